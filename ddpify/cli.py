@@ -1,0 +1,298 @@
+"""Arguments in, exit code out: 0 done, 1 something is left to do, 2 could not be done."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ddpify import __version__
+from ddpify.errors import DdpifyError
+from ddpify.group import CANNOT, ScriptOrCommand, debug, failed, is_debug, options, say
+from ddpify.watch import Launch, render
+
+if TYPE_CHECKING:
+    from ddpify.convert import Conversion
+    from ddpify.report import Report
+    from ddpify.source import Source
+
+DONE, LEFT = 0, 1
+_format = click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to report (text)."
+)
+_launch = options(
+    click.option("--nproc", type=click.IntRange(1), default=2, metavar="N", help="Number of ranks to run (2)."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0, min_open=True),
+        default=300.0,
+        metavar="S",
+        help="Seconds until the run is ended (300).",
+    ),
+    click.option("--max-steps", type=click.IntRange(1), metavar="N", help="End the run after N optimizer steps."),
+)
+_path = click.Path(path_type=Path)
+_STANDARD = Path("-")
+
+
+@click.group(
+    cls=ScriptOrCommand,
+    subcommand_metavar="SCRIPT [OPTIONS] | COMMAND [ARGS]",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="ddpify")
+def cli() -> None:
+    """Convert a single-GPU PyTorch training script to DistributedDataParallel, and prove the result under torchrun.
+
+    \b
+    ddpify train.py --diff                  see what would change
+    ddpify train.py -o train_ddp.py         convert
+    ddpify verify train_ddp.py -- ARGS      run it on 2 ranks and check it
+
+    `ddpify SCRIPT` is short for `ddpify convert SCRIPT`. Exit codes: 0 done, 1 something is left for you, 2 cannot.
+    """
+
+
+@cli.command()
+@click.argument("script", type=_path)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("-o", "--output", type=_path, metavar="OUT", help="Write the result to OUT.")
+@click.option("--in-place", is_flag=True, help="Write the result over SCRIPT.")
+@click.option("--diff", "diff", is_flag=True, help="Show what would change.")
+@click.option("--check", is_flag=True, help="Only say whether it would change (exit code 1).")
+@_format
+@click.option("--global-batch", type=click.Choice(["scale", "keep"]), default="scale",
+              help="scale: batch_size per process (default); keep: divide it by the number of processes.")  # fmt: skip
+@click.option(
+    "--verify", "verifying", is_flag=True, help="Run the result on ranks; ARGS behind `--` are the script's own."
+)
+@_launch
+@debug
+@click.pass_context
+def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, **asked: Any) -> None:
+    """Convert SCRIPT to DistributedDataParallel.
+
+    SCRIPT `-` is standard input. The result goes to standard output, or where -o, --in-place, --diff or --check say.
+    The report goes to standard error.
+    """
+    wish = Wish(script, **asked)
+    wish.check_usage()
+    from ddpify.convert import convert_source
+    from ddpify.report import Report
+
+    conversion = convert_source(_read(script), global_batch=global_batch, debug=is_debug(ctx))
+    if wish.target is not None:
+        _write(conversion, wish.target, in_place=wish.in_place)
+    report = Report(conversion, wish.target, wish.args, wish.verifying, wish.check)
+    if form == "text":
+        _show(report, wish)
+    verified = wish.launch.verify(wish.target, wish.args) if wish.verifying and wish.target is not None else None
+    if form == "json":
+        code = {} if wish.quiet or wish.diff else {"code": conversion.text}
+        _print_json({**report.to_json(), **code, "verified": None if verified is None else verified.to_json()})
+    elif verified is not None:
+        render(verified, err=True)
+    unfinished = conversion.left or (wish.check and report.changed) or (verified is not None and not verified.ok)
+    ctx.exit(LEFT if unfinished else DONE)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the options of `convert` ask for."""
+
+    script: Path
+    args: tuple[str, ...]
+    output: Path | None
+    in_place: bool
+    diff: bool
+    check: bool
+    verifying: bool
+    nproc: int
+    timeout: float
+    max_steps: int | None
+
+    @property
+    def target(self) -> Path | None:
+        """The file to write, where there is one."""
+        return self.script if self.in_place else None if self.output == _STANDARD else self.output
+
+    @property
+    def quiet(self) -> bool:
+        """Whether neither code nor diff is to be shown."""
+        return self.check or self.target is not None
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(self.nproc, self.timeout, self.max_steps)
+
+    def check_usage(self) -> None:
+        asked = {"-o": self.output, "--in-place": self.in_place, "--diff": self.diff, "--check": self.check}
+        given = [name for name, wanted in asked.items() if wanted]
+        if len(given) > 1:
+            raise click.UsageError(f"{' and '.join(given)} exclude each other")
+        if self.args and not self.verifying:
+            hint = "the script's own arguments are for --verify, behind `--`"
+            raise click.UsageError(f"unexpected argument {self.args[0]!r} ({hint})")
+        if self.script == _STANDARD and self.in_place:
+            raise click.UsageError("standard input cannot be written in place")
+        if self.verifying and self.target is None:
+            raise click.UsageError("--verify runs the result: say where to write it with -o OUT or --in-place")
+
+
+def _show(report: Report, wish: Wish) -> None:
+    """Code or diff to standard output, everything else to standard error."""
+    if wish.diff:
+        from ddpify.report import coloured_diff, diff_bytes
+
+        if sys.stdout.isatty():
+            click.echo(coloured_diff(report), nl=False)
+        else:
+            _emit(diff_bytes(report))
+    elif not wish.quiet:
+        _emit(report.conversion.data)
+    for line in report.lines():
+        say(line)
+
+
+def _read(script: Path) -> Source:
+    from ddpify.source import Source, read_source
+
+    if script == _STANDARD:
+        source = Source(Path("<stdin>"), sys.stdin.buffer.read())
+    elif not script.exists() and script.suffix == "" and script.name == str(script):
+        raise DdpifyError(f"{script}: no such file, and no such command (`ddpify --help` lists them)")
+    else:
+        source = read_source(script)
+    if not source.text.strip():
+        raise DdpifyError(f"{source.path}: empty; give the script that trains")
+    return source
+
+
+def _write(conversion: Conversion, target: Path, *, in_place: bool) -> None:
+    from ddpify.writing import check_target, write
+
+    if not in_place:
+        check_target(target, [s.path for s in conversion.facts.project.files()])
+    write(target, conversion.data, like=conversion.source.path)
+
+
+def _emit(data: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _print_json(data: object) -> None:
+    import json
+
+    click.echo(json.dumps(data, indent=2))
+
+
+@cli.command()
+@click.argument("script", type=_path, metavar="OUT")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@_launch
+@_format
+@debug
+@click.pass_context
+def verify(ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str, **launch: Any) -> None:
+    """Run OUT under torchrun and check it.
+
+    The report says of each property of `ddpify explain contract` whether it held. This executes the script; its own
+    arguments come behind `--`. Without enough GPUs the ranks run on the CPU.
+    """
+    report = Launch(**launch).verify(script, args)
+    if form == "json":
+        _print_json(report.to_json())
+    else:
+        render(report, err=False)
+    ctx.exit(DONE if report.ok else LEFT)
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, type=_path)
+@debug
+@click.pass_context
+def lint(ctx: click.Context, paths: tuple[Path, ...]) -> None:
+    """Report DistributedDataParallel pitfalls in PATHS.
+
+    PATHS are scripts, or folders of them; without any, this folder.
+    """
+    from ddpify.files import python_files, read_torch
+    from ddpify.lint import lint_source
+    from ddpify.report import finding_line, found_line
+
+    found, unread, files = [], 0, 0
+    for path in python_files(paths or (Path(),)):
+        files += 1
+        try:
+            source = read_torch(path)
+            findings = lint_source(source, debug=is_debug(ctx)) if source is not None else []
+        except Exception as error:
+            unread += 1
+            failed(error, debug=is_debug(ctx), where=f"{path}: ")
+            continue
+        for finding in findings:
+            click.echo(finding_line(finding, path))
+        found.extend(findings)
+    say(found_line(found, files, unread))
+    ctx.exit(CANNOT if unread else LEFT if any(f.severity.value != "info" for f in found) else DONE)
+
+
+@cli.command()
+@click.argument("script", type=_path)
+@debug
+def facts(script: Path) -> None:
+    """Print what was understood of SCRIPT.
+
+    Every role (model, loaders, optimizer, device, epoch loop, metrics) with its line and the evidence for it.
+    """
+    from ddpify.facts import collect
+    from ddpify.project import Project
+    from ddpify.understood import listing
+
+    for line in listing(collect(Project(_read(script)), converting=True)):
+        click.echo(line)
+
+
+@cli.command()
+@debug
+def rules() -> None:
+    """List the rules."""
+    from ddpify.report import rules_table
+    from ddpify.rules import all_rules
+
+    for line in rules_table(all_rules()):
+        click.echo(line)
+
+
+@cli.command()
+@click.argument("topic", required=False, metavar="CODE")
+@debug
+def explain(topic: str | None) -> None:
+    """Print the documentation of a rule or a topic.
+
+    CODE is DDP301, loader-without-sampler, or a topic; without it, the topics are listed.
+    """
+    from ddpify.docs import explain as find
+    from ddpify.docs import pages
+
+    if topic is None:
+        click.echo("\n".join([*pages(), "", "and every rule of `ddpify rules`"]))
+        return
+    text = find(topic)
+    if not sys.stdout.isatty():
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console(width=min(Console().width, 100)).print(Markdown(text))
+
+
+def main() -> None:
+    """The `ddpify` command."""
+    cli(prog_name="ddpify")

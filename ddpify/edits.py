@@ -1,0 +1,107 @@
+"""The closed set of edits: data with a place and a text, applied by rewrite.py and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Union
+
+import libcst as cst
+
+from ddpify.source import Source
+
+
+@dataclass(frozen=True)
+class Replace:
+    """Put `text` in the place of an expression, an argument or a statement."""
+
+    source: Source
+    node: cst.CSTNode
+    text: str
+
+
+@dataclass(frozen=True)
+class Append:
+    """Write `text` directly behind an expression: `model` becomes `model.module`."""
+
+    source: Source
+    node: cst.CSTNode
+    text: str
+
+
+@dataclass(frozen=True)
+class Surround:
+    """Write text before and behind an expression: `DDP(` and `)`."""
+
+    source: Source
+    node: cst.CSTNode
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class SetArgument:
+    """Give a call `name=value`; an argument of that name, or of a name in `replaces`, gives way to it."""
+
+    source: Source
+    node: cst.Call
+    name: str
+    value: str
+    replaces: tuple[str, ...] = ()
+    #: places of positional arguments that give way, with the text that takes their place
+    positions: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class InsertBefore:
+    """Write statements (a line each) before a statement, above the comments that belong to it."""
+
+    source: Source
+    node: cst.CSTNode
+    lines: tuple[str, ...]
+    blank_after: bool = False
+
+
+@dataclass(frozen=True)
+class InsertAfter:
+    """Write statements (a line each) behind a statement."""
+
+    source: Source
+    node: cst.CSTNode
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Put a statement under `if <test>:` or `with <item>:`; neighbours under the same header share it."""
+
+    source: Source
+    node: cst.CSTNode
+    header: str
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Take a statement out."""
+
+    source: Source
+    node: cst.CSTNode
+
+
+@dataclass(frozen=True)
+class AddImport:
+    """An import line that the file needs (text as it stands in the file)."""
+
+    source: Source
+    line: str
+
+
+@dataclass(frozen=True)
+class AddHelper:
+    """A helper function that the file needs, by its name in helpers.py, with what shapes it."""
+
+    source: Source
+    name: str
+    options: frozenset[str] = field(default_factory=frozenset)
+
+
+Edit = Union[Replace, Append, Surround, SetArgument, InsertBefore, InsertAfter, Guard, Delete, AddImport, AddHelper]

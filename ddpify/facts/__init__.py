@@ -1,0 +1,87 @@
+"""What a script contains: roles, wrap points, the flow before and after the wrap. Facts never decide."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Event
+from ddpify.facts.roles import Roles, find_roles
+from ddpify.facts.wraps import NoWrapPoint, WrapPoint, find_wraps
+from ddpify.helpers import Names, names_for
+from ddpify.project import Project
+from ddpify.source import Source
+
+
+@dataclass
+class Facts:
+    """All that rules ask. `converting` means: the script is single-GPU and will be started by torchrun."""
+
+    project: Project
+    converting: bool
+    global_batch: str = "scale"
+    flow: Flow = field(init=False)
+    roles: Roles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flow = Flow(self.project).run()
+        self.roles = find_roles(self.flow)
+
+    @property
+    def source(self) -> Source:
+        return self.project.entry
+
+    @functools.cached_property
+    def names(self) -> Names:
+        return names_for(self.source)
+
+    @functools.cached_property
+    def wraps(self) -> list[WrapPoint | NoWrapPoint]:
+        return find_wraps(self.flow, self.roles)
+
+    @functools.cached_property
+    def wrap_points(self) -> list[WrapPoint]:
+        return [w for w in self.wraps if isinstance(w, WrapPoint)]
+
+    @functools.cached_property
+    def after(self) -> Flow:
+        """The flow as it will be once the models are wrapped (the flow as it is, where nothing will be wrapped)."""
+        if not self.converting or not self.wrap_points:
+            return self.flow
+        flow = Flow(self.project)
+        flow.inserted = {}
+        for point in self.wrap_points:
+            flow.inserted.setdefault(point.after, []).append(cst.parse_expression(point.target))
+        return flow.run()
+
+    @functools.cached_property
+    def after_roles(self) -> Roles:
+        return self.roles if self.after is self.flow else find_roles(self.after)
+
+    def external(self, *names: str, flow: Flow | None = None) -> list[Event]:
+        """Calls of functions outside the project, by qualified name."""
+        return [e for e in (flow or self.flow).log.of("external") if e.name in names]
+
+    @functools.cached_property
+    def identifiers(self) -> dict[str, list[Event]]:
+        """External calls by qualified name."""
+        found: dict[str, list[Event]] = {}
+        for e in self.flow.log.of("external"):
+            found.setdefault(e.name, []).append(e)
+        return found
+
+    def cached(self, key: str, make: object) -> object:
+        """A fact that several rules share, computed once."""
+        store = self.__dict__.setdefault("_store", {})
+        if key not in store:
+            assert callable(make)
+            store[key] = make(self)
+        return store[key]
+
+
+def collect(project: Project, *, converting: bool, global_batch: str = "scale") -> Facts:
+    """Everything that rules ask about a project."""
+    return Facts(project, converting, global_batch)

@@ -1,0 +1,303 @@
+"""Calls: into the project they are followed, outside it a table says what they give."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts.externals import makes_module, role_of
+from ddpify.facts.frames import Entry, Frame, Scope
+from ddpify.facts.library import Library
+from ddpify.facts.values import (
+    UNKNOWN,
+    Class,
+    Const,
+    Data,
+    Dict,
+    Ext,
+    Func,
+    Instance,
+    Iteration,
+    Method,
+    Module,
+    Obj,
+    Seq,
+    Thing,
+    Value,
+    Wrapped,
+    constants,
+    join,
+    origins,
+)
+from ddpify.source import walk
+
+Given = tuple[cst.BaseExpression | None, Value]
+_DEPTH = 24
+
+
+class Calls(Library):
+    """Calls of functions and classes of the project; the rest goes to the library's summaries."""
+
+    def call(self, node: cst.Call, frame: Frame) -> Value:
+        parent = self.super_call(node, frame)
+        callee = parent if parent is not None else self.expr(node.func, frame)
+        given: list[Given] = []
+        named: dict[str, Given] = {}
+        self.open_call = False
+        splats: list[Value] = []
+        for arg in node.args:
+            value = self.expr(arg.value, frame)
+            if arg.star == "*":
+                self.spread(value, given)
+            elif arg.star == "**":
+                splats.append(value)
+                for obj in value:
+                    if isinstance(obj, Dict):
+                        for key, held in obj.items.items():
+                            named.setdefault(str(key), (None, held))
+            elif arg.keyword is not None:
+                named[arg.keyword.value] = (arg.value, value)
+            else:
+                given.append((arg.value, value))
+        results = [self.call_object(obj, node, given, named, splats, frame) for obj in callee]
+        return join(*results) if results else UNKNOWN
+
+    def spread(self, value: Value, given: list[Given]) -> None:
+        for obj in value:
+            if isinstance(obj, Seq) and obj.elements is not None:
+                given.extend((None, e) for e in obj.elements)
+                return
+        given.append((None, join(*(self.element_of(o, self.stmt) for o in value)) if value else UNKNOWN))
+
+    def call_object(self, obj: Obj, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value],
+                    frame: Frame) -> Value:  # fmt: skip
+        match obj:
+            case Func():
+                return self.call_function(obj, given, named, node, frame)
+            case Class():
+                return self.instantiate(obj, given, named, node, frame, splats)
+            case Ext():
+                return self.outside(obj, node, given, named, splats, frame)
+            case Module() | Wrapped():
+                return self.forward(obj, node, [g for g in (*given, *named.values())], frame)
+            case Method():
+                return self.method(obj, node, given, named, frame)
+            case Instance() if obj.cls is not None and obj.cls.member("__call__"):
+                return self.call_members(obj.cls.member("__call__"), obj, given, named, node, frame)
+        known = frozenset().union(origins((obj,)), *(origins(v) for _, v in (*given, *named.values())))
+        self.callbacks(given, named, node, frame)
+        return (Data("any", "other", known),)
+
+    def call_members(self, member: Value, obj: Obj, given: list[Given], named: dict[str, Given], node: cst.CSTNode,
+                     frame: Frame) -> Value:  # fmt: skip
+        results = [self.call_function(self.bound(m, obj, node), given, named, node, frame) for m in member if isinstance(m, Func)]
+        return join(*results) if results else UNKNOWN
+
+    def super_call(self, node: cst.Call, frame: Frame) -> Value | None:
+        """`super().method(...)`: the method of the nearest base of the project, bound to self."""
+        match node.func:
+            case cst.Attribute(value=cst.Call(func=cst.Name(value="super")), attr=cst.Name(value=name)):
+                func = frame.func
+                if func is None or func.owner is None or func.bound is None:
+                    return UNKNOWN
+                for base in func.owner.lineage()[1:]:
+                    for m in base.members.get(name, ()):
+                        if isinstance(m, Func):
+                            return (self.bound(m, func.bound, node),)
+                return (Method(func.bound, name),) if name != "__init__" else UNKNOWN
+        return None
+
+    # -- functions ----------------------------------------------------------------------------------------
+
+    def call_function(self, func: Func, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> Value:
+        self.followed.add(func.node)
+        known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
+        if func.node in self.stack or len(self.stack) > _DEPTH or self.budget < 0:
+            return (Data("any", "other", known),)
+        params, nodes = self.parameters(func, given, named)
+        grad = self.inner_grad(func)
+        key = self.memo_key(func, params, grad)
+        kept = self.memo.get(key)
+        if kept is not None:
+            result, new = kept
+        else:
+            new = self.new_frame(func, params, nodes, grad)
+        if not self.quiet:
+            new.entries.append(Entry(frame, node, self.stmt, tuple(self.loops), self.grad))
+        self.event("call", node, frame, func, func.name, callee=new)
+        if kept is None:
+            result = self.run_frame(func, new, grad)
+            self.memo[key] = (result, new)
+        return result
+
+    def memo_key(self, func: Func, params: dict[str, Value], grad: bool | None) -> object:
+        held = tuple((n, v) for n, v in params.items())
+        state = tuple((n, v) for n, v in func.bound.fields.items()) if isinstance(func.bound, (Instance, Module)) else ()
+        return (id(func.node), id(func.bound), id(func.scope), held, state, grad, bool(self.quiet), self.version())
+
+    def version(self) -> object:
+        """What the functions of the project can see of the outside: the globals that hold objects."""
+        frame = self.modules.get(self.project.entry)
+        return tuple(v for v in frame.scope.names.values() if v and not isinstance(v[0], (Data, Const, Ext, Func, Class))) if frame else ()
+
+    def inner_grad(self, func: Func) -> bool | None:
+        for name in func.decorators:
+            role = role_of(name)
+            if role in ("grad-off", "grad-on"):
+                return role == "grad-on"
+        return self.grad
+
+    def new_frame(self, func: Func, params: dict[str, Value], nodes: dict[str, cst.BaseExpression | None], grad: bool | None) -> Frame:
+        scope = Scope(func.source, func.scope, func.node)
+        scope.names.update(params)
+        new = Frame(func.source, scope, func, grad)
+        new.arguments = nodes
+        if func.node not in self.assigned:
+            self.assigned[func.node] = assigned_names(func.node)
+        new.assigned = self.assigned[func.node]
+        self.frames.append(new)
+        return new
+
+    def run_frame(self, func: Func, new: Frame, grad: bool | None) -> Value:
+        kept = (self.stmt, self.loops, self.under, self.grad)
+        self.loops, self.under, self.grad = [], [], grad
+        self.stack.append(func.node)
+        self.returned.append(())
+        try:
+            if isinstance(func.node, cst.Lambda):
+                return self.expr(func.node.body, new)
+            ended = self.block(func.node.body.body, new)
+            result = self.returned[-1]
+            return result if result and ended else join(result, (Const(None),))
+        finally:
+            self.returned.pop()
+            self.stack.pop()
+            self.stmt, self.loops, self.under, self.grad = kept
+
+    def block(self, body: object, frame: Frame) -> bool:
+        raise NotImplementedError
+
+    def parameters(self, func: Func, given: list[Given], named: dict[str, Given]) -> tuple[dict[str, Value], dict[str, cst.BaseExpression | None]]:
+        """Arguments to parameters, by position, by name and by default."""
+        p = func.node.params
+        names = [x.name.value for x in (*p.posonly_params, *p.params)]
+        values: dict[str, Value] = {}
+        nodes: dict[str, cst.BaseExpression | None] = {}
+        queue = list(given)
+        if func.bound is not None and names:
+            values[names[0]] = (func.bound,) if "builtins.classmethod" not in func.decorators else UNKNOWN
+            names = names[1:]
+        for name in names:
+            if queue:
+                nodes[name], values[name] = queue.pop(0)
+        if isinstance(p.star_arg, cst.Param):
+            values[p.star_arg.name.value] = tuple(self.rest_of(queue, func))
+        every = [*names, *(x.name.value for x in p.kwonly_params)]
+        for name in every:
+            if name in named:
+                nodes[name], values[name] = named[name]
+        defaults = self.defaults.get(func.node, {})
+        for name in every:
+            if name not in values:
+                values[name] = defaults.get(name, UNKNOWN)
+        if p.star_kwarg is not None:
+            extra = {k: v for k, (_, v) in named.items() if k not in every}
+            key = (id(func.node), len(self.stack), "kwargs" + ",".join(sorted(extra)))
+            held = self.sites.setdefault(key, Dict(self.site(func.node, self.modules[self.project.entry]), items=dict(extra)))
+            values[p.star_kwarg.name.value] = (held,)
+        return values, nodes
+
+    def rest_of(self, queue: list[Given], func: Func) -> list[Obj]:
+        key = (id(func.node), len(queue), "args")
+        made = Seq(self.site(func.node, self.modules[self.project.entry]), elements=[v for _, v in queue])
+        kept = self.sites.setdefault(key, made)
+        if isinstance(kept, Seq):
+            kept.elements = made.elements
+        return [kept]
+
+    def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None:
+        """Functions of the project that are handed to something outside are taken to be called."""
+        for _, value in (*given, *named.values()):
+            for obj in value:
+                if isinstance(obj, Func) and not self.quiet:
+                    self.call_function(obj, [], {}, node, frame)
+
+    # -- classes --------------------------------------------------------------------------------------------
+
+    def instantiate(self, cls: Class, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame,
+                    splats: list[Value] | None = None) -> Value:  # fmt: skip
+        self.followed.add(cls.node)
+        bases = cls.outside()
+        loader = next((b for b in bases if role_of(b) == "loader"), None)
+        if loader is not None and isinstance(node, cst.Call):
+            return self.outside(Ext(loader), node, given, named, splats or [], frame)
+        site = self.site(node, frame)
+        if makes_module(bases):
+            made: Obj = Module(site, cls=cls, evidence=f"class {cls.name} derives from nn.Module")
+        else:
+            made = Instance(site, cls=cls)
+        (obj,) = self.made(node, frame, made, f"new {cls.name}")
+        assert isinstance(obj, (Instance, Module))
+        if obj is made:
+            init = cls.member("__init__")
+            if init:
+                self.call_members(init, obj, given, named, node, frame)
+            elif any(b in ("builtins.object", "typing.NamedTuple") for b in bases) or not bases:
+                self.plain_fields(cls, obj, given, named)
+            if isinstance(obj, Module):
+                self.settle(obj, given, named)
+            self.event("new", node, frame, obj, cls.name)
+        return (obj,)
+
+    def plain_fields(self, cls: Class, obj: Instance | Module, given: list[Given], named: dict[str, Given]) -> None:
+        """A dataclass: its annotated names are its fields."""
+        names = [
+            s.target.value
+            for line in cls.node.body.body if isinstance(line, cst.SimpleStatementLine)
+            for s in line.body if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)
+        ]  # fmt: skip
+        for name, (_, value) in zip(names, given, strict=False):
+            obj.fields[name] = value
+        obj.fields.update({k: v for k, (_, v) in named.items()})
+
+    def settle(self, obj: Module, given: list[Given], named: dict[str, Given]) -> None:
+        """What a module of the project is made of, once its __init__ has run."""
+        parts = [p for v in (*obj.fields.values(), *obj.parts) for p in v]
+        outside = {b for b in obj.cls.outside() if b != "torch.nn.Module"} if obj.cls is not None else set()
+        held = any(isinstance(p, Module) and (p.has_parameters or p.name == "") for p in parts)
+        held = held or any(isinstance(p, Thing) and p.name == "parameter" for p in parts)
+        held = held or any(isinstance(p, (Seq, Dict)) and p for p in parts) or any(role_of(b) == "module" for b in outside)
+        obj.has_parameters = held or any(isinstance(p, Data) and not p.origins and p.form == "any" for p in parts)
+
+    def instantiate_uncalled(self, cls: Class, frame: Frame) -> None:
+        (obj,) = self.instantiate(cls, [], {}, cls.node, frame)
+        for c in cls.lineage():
+            for value in list(c.members.values()):
+                for m in value:
+                    if isinstance(m, Func) and m.node not in self.followed:
+                        self.call_function(self.bound(m, obj, cls.node), [], {}, m.node, frame)
+
+    def qualified(self, node: cst.BaseExpression, frame: Frame) -> str:
+        """The qualified name of an expression, calls looked through: `@torch.no_grad()`."""
+        inner = node.func if isinstance(node, cst.Call) else node
+        for obj in self.expr(inner, frame):
+            if isinstance(obj, Ext):
+                return obj.name
+        return ""
+
+
+def assigned_names(node: cst.CSTNode) -> frozenset[str]:
+    """The names that a function assigns, its inner functions left out."""
+    found: set[str] = set()
+    for inner in walk(node):
+        target = None
+        match inner:
+            case cst.AssignTarget(target=target) | cst.AnnAssign(target=target) | cst.AugAssign(target=target) | cst.For(target=target):
+                pass
+            case cst.AsName(name=target) | cst.NamedExpr(target=target):
+                pass
+        if target is not None:
+            found |= {n.value for n in walk(target) if isinstance(n, cst.Name)} if not isinstance(target, (cst.Attribute, cst.Subscript)) else set()
+    return frozenset(found)
+
+
+__all__ = ["Calls", "Iteration", "constants"]

@@ -1,0 +1,132 @@
+"""What was running when something happened: scopes, calls in their contexts, loops, and the events themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ddpify.facts.values import Func, Obj, Value
+from ddpify.source import Source
+
+
+class Scope:
+    """The names of a module, function or class, flow-sensitive while it runs."""
+
+    def __init__(self, source: Source, parent: Scope | None, node: cst.CSTNode) -> None:
+        self.source = source
+        self.parent = parent
+        self.node = node
+        self.names: dict[str, Value] = {}
+        self.outer: dict[str, Scope] = {}  # `global` and `nonlocal` names
+        #: the statement that last bound a name
+        self.bound_at: dict[str, cst.CSTNode] = {}
+
+    @property
+    def module(self) -> Scope:
+        scope = self
+        while scope.parent is not None:
+            scope = scope.parent
+        return scope
+
+    def holder(self, name: str) -> Scope | None:
+        """The scope in which a name is read, or None for builtins."""
+        if name in self.outer:
+            return self.outer[name]
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.names and (scope is self or not isinstance(scope.node, cst.ClassDef)):
+                return scope
+            scope = scope.parent
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop that is running: `for` over values, `while`, or a comprehension."""
+
+    node: cst.CSTNode
+    frame: Frame
+    iterates: Value = ()
+    #: the value of the loop variable where the loop is over literals (`for phase in ['train', 'val']`)
+    element: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One way into a frame: the call, where it stands and what was running there."""
+
+    frame: Frame
+    call: cst.CSTNode
+    stmt: cst.CSTNode
+    loops: tuple[Loop, ...]
+    grad: bool | None
+
+
+class Frame:
+    """A function that runs in one context (or a module's own code)."""
+
+    def __init__(self, source: Source, scope: Scope, func: Func | None, grad: bool | None) -> None:
+        self.source = source
+        self.scope = scope
+        self.func = func
+        self.grad = grad
+        self.entries: list[Entry] = []
+        self.events: list[Event] = []
+        #: parameter -> the argument expression at the call, where there is one
+        self.arguments: dict[str, cst.BaseExpression | None] = {}
+        self.assigned: frozenset[str] = frozenset()
+
+    @property
+    def node(self) -> cst.CSTNode:
+        return self.func.node if self.func is not None else self.source.module
+
+    def chains(self, most: int = 24, below: frozenset[int] = frozenset()) -> Iterator[tuple[Entry, ...]]:
+        """The ways from the script's own code to this frame, outermost call first."""
+        if not self.entries:
+            yield ()
+            return
+        given = 0
+        for entry in self.entries:
+            if id(entry.frame) in below or entry.frame is self:
+                continue
+            for chain in entry.frame.chains(most - given, below | {id(self)}):
+                yield (*chain, entry)
+                given += 1
+                if given >= most:
+                    return
+
+
+@dataclass(eq=False)
+class Event:
+    """Something that happened at a node, in a frame, with gradients on or off, inside loops."""
+
+    kind: str
+    node: cst.CSTNode
+    stmt: cst.CSTNode
+    frame: Frame
+    grad: bool | None
+    loops: tuple[Loop, ...]
+    seq: int
+    obj: Obj | None = None
+    name: str = ""
+    value: Value = ()
+    callee: Frame | None = None
+    under: tuple[cst.CSTNode, ...] = ()
+    extra: dict[str, Value] = field(default_factory=dict)
+
+    def all_loops(self) -> Iterator[tuple[Loop, ...]]:
+        """The loops around the event, callers' included, once per way that leads here."""
+        for chain in self.frame.chains():
+            yield (*(loop for entry in chain for loop in entry.loops), *self.loops)
+
+
+@dataclass
+class Log:
+    """Everything that happened, in the order of time."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def of(self, *kinds: str) -> list[Event]:
+        return [e for e in self.events if e.kind in kinds]

@@ -1,0 +1,241 @@
+"""Methods of objects that no class of the project defines: of modules, tensors, optimizers, dicts and lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.frames import Frame
+from ddpify.facts.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Data,
+    Dict,
+    Func,
+    Iteration,
+    Loader,
+    Method,
+    Module,
+    Obj,
+    Optimizer,
+    Parameters,
+    Seq,
+    StateDict,
+    Thing,
+    Value,
+    Wrapped,
+    constants,
+    data_of,
+    join,
+    modules,
+    origins,
+)
+
+if TYPE_CHECKING:
+    from ddpify.facts.expressions import Expressions as _Base
+else:
+    _Base = object
+
+Given = tuple[cst.BaseExpression | None, Value]
+
+#: Methods of nn.Module that change it in place and give it back.
+PREPARES = frozenset({"to", "cuda", "cpu", "half", "double", "float", "bfloat16", "apply", "load_state_dict", "to_empty", "xpu",
+                      "share_memory", "requires_grad_", "type", "compile", "init_weights", "reset_parameters"})  # fmt: skip
+#: What the wrapper answers as the module would.
+SURFACE = frozenset({"train", "eval", "parameters", "named_parameters", "zero_grad", "to", "cuda", "module", "no_sync", "join", "training",
+                     "requires_grad_", "register_comm_hook", "forward", "buffers"})  # fmt: skip
+_NUMBERS = frozenset({"item", "tolist", "numpy"})
+
+
+class Methods(_Base):
+    """Calls of methods outside the project."""
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, **kwargs)
+            self.stack = []
+            self.memo = {}
+            self.assigned = {}
+
+    else:
+        stack: list[cst.CSTNode]
+        memo: dict[object, tuple[Value, Frame]]
+        assigned: dict[cst.CSTNode, frozenset[str]]
+
+        def forward(self, obj: Module | Wrapped, node: cst.Call, given: list[Given], frame: Frame) -> Value: ...
+        def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None: ...
+
+    def method(self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+        obj, name = method.obj, method.name
+        extra = {k: v for k, (_, v) in named.items()}
+        extra.update({str(i): v for i, (_, v) in enumerate(given)})
+        self.event("method", node, frame, obj, name, given[0][1] if given else (), extra=extra)
+        match obj:
+            case Module() | Wrapped():
+                return self.of_module(obj, name, node, given, named, frame)
+            case Data():
+                return self.of_data(obj, name, node, given, named, frame)
+            case Dict():
+                return self.of_dict(obj, name, node, given, named, frame)
+            case Seq():
+                return self.of_seq(obj, name, given)
+            case Optimizer():
+                if name == "state_dict":
+                    return self.made(node, frame, StateDict(self.site(node, frame), of=obj))
+                self.callbacks(given, named, node, frame)
+                return UNKNOWN
+            case Thing():
+                return self.of_thing(obj, name, node, given, named, frame)
+            case Parameters():
+                return (obj,)
+            case Iteration():
+                return UNKNOWN if name.startswith("set_") else (obj,)
+            case Const(value=str()):
+                known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
+                return (Data("str", "other", known),)
+            case Loader():
+                return UNKNOWN
+        self.callbacks(given, named, node, frame)
+        known = frozenset().union(origins((obj,)), *(origins(v) for _, v in (*given, *named.values())))
+        return (Data("any", "other", known),)
+
+    def of_module(self, obj: Module | Wrapped, name: str, node: cst.Call, given: list[Given], named: dict[str, Given],
+                  frame: Frame) -> Value:  # fmt: skip
+        inner = modules((obj,))
+        if name in PREPARES or name in ("train", "eval"):
+            self.callbacks(given, named, node, frame)
+            if name == "requires_grad_" and isinstance(obj, Module):
+                obj.frozen = self.truth(given[0][1]) is False if given else False
+            return (obj,)
+        if name in ("parameters", "named_parameters", "children", "modules", "named_children", "named_modules", "trainable_parameters"):
+            made = Parameters(self.site(node, frame), modules=tuple(inner))
+            if name.startswith("named"):
+                return (Seq(self.site(node, frame), joined=(Seq(made.site, elements=[(Data("str"),), (made,)]),)),)
+            return self.made(node, frame, made)
+        if name == "state_dict":
+            return self.made(node, frame, StateDict(self.site(node, frame), of=obj))
+        if name in ("forward", "__call__"):
+            return self.forward(obj, node, [*given, *named.values()], frame)
+        if name in ("no_sync", "join"):
+            return UNKNOWN
+        known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
+        if known and inner:
+            return self.forward_by_method(inner[0], node, known)
+        return (Data("any"),)
+
+    def forward_by_method(self, module: Module, node: cst.Call, known: frozenset[object]) -> Value:
+        from ddpify.facts.values import FromForward
+
+        return (Data("tensor", "sample", known | {FromForward(module, node)}),)  # type: ignore[arg-type]
+
+    def of_data(self, obj: Data, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+        known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))
+        if name == "backward":
+            self.event("backward", node, frame, obj, value=(obj,))
+            return NONE
+        if name in ("parameters", "named_parameters"):
+            return (Parameters(self.site(node, frame), loose=True),)
+        whole = not given and "dim" not in named and "axis" not in named
+        agg = obj.agg
+        if name in ("sum", "count_nonzero"):
+            agg = "sum" if agg == "sample" and whole else agg
+        elif name == "mean":
+            agg = "mean" if agg == "sample" and whole else agg
+        elif name in ("max", "min", "median", "std", "var", "norm") and whole:
+            agg = "other"
+        elif name == "size":
+            keys = constants(given[0][1]) if given else None
+            if not keys:
+                return (Data("any", "shape" if agg == "sample" else "other", known),)
+            return (Data("int", "size" if keys == [0] and agg == "sample" else "const", known),)
+        elif name in ("append", "add_", "extend"):
+            return NONE
+        elif agg not in ("sample", "sum", "mean", "size"):
+            agg = "other"
+        parts = [d for d in (data_of(v) for _, v in given) if d is not None]
+        if agg in ("other",) and any(p.agg == "sample" for p in parts):
+            agg = "sample"
+        form = "any" if name in _NUMBERS and name != "item" else "number" if name == "item" else obj.form
+        if name == "item":
+            form = "number"
+        on_cpu = name in ("cpu", "numpy") or (obj.on_cpu and name not in ("cuda", "to"))
+        self.callbacks(given, named, node, frame)
+        return (Data(form, agg, known, on_cpu),)
+
+    def of_dict(self, obj: Dict, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+        first = given[0][1] if given else ()
+        keys = constants(first) if given else None
+        if name in ("get", "pop", "setdefault"):
+            default = given[1][1] if len(given) > 1 else NONE
+            found = join(*(obj.items.get(k, ()) for k in keys)) if keys is not None else join(*obj.items.values())
+            if name == "setdefault" and keys is not None:
+                self.set_item(obj, keys, join(found, default))
+            if name == "pop" and keys is not None:
+                for k in keys:
+                    obj.maybe.add(k) if self.unsure else obj.items.pop(k, None)
+            return join(found, obj.joined) or default
+        if name == "update":
+            self.merge_dicts(obj, first) if given else None
+            for key, (_, value) in named.items():
+                self.set_item(obj, [key], value)
+            return NONE
+        if name == "copy":
+            return (Dict(self.site(node, frame), dict(obj.fields), dict(obj.items), obj.joined, set(obj.maybe), obj.closed),)
+        if name == "values":
+            return (Seq(self.site(node, frame), elements=list(obj.items.values()) if obj.closed else None, joined=obj.joined),)
+        if name == "items":
+            elements: list[Value] = [(Seq(self.site(node, frame), elements=[(Const(k),), v]),) for k, v in obj.items.items()]
+            joined: Value = (Seq(self.site(node, frame), elements=[(Data("str"),), join(obj.joined, *obj.items.values())]),)
+            pairs = Seq(self.site(node, frame), elements=elements if obj.closed else None, joined=() if obj.closed else joined)
+            return (Iteration(self.site(node, frame), how="items", of=((pairs,),)),) if obj.closed else (pairs,)
+        if name == "keys":
+            return (Seq(self.site(node, frame), elements=[(Const(k),) for k in obj.items]),)
+        return UNKNOWN
+
+    def of_seq(self, obj: Seq, name: str, given: list[Given]) -> Value:
+        first = given[-1][1] if given else ()
+        if name in ("append", "add", "insert", "appendleft"):
+            obj.joined = join(obj.joined, first)
+            if obj.elements is not None and (self.unsure or name == "insert"):
+                obj.joined, obj.elements = join(obj.joined, *obj.elements), None
+            elif obj.elements is not None:
+                obj.elements = [*obj.elements, first]
+                obj.joined = ()
+            return NONE
+        if name in ("extend", "update"):
+            inner = join(*(self.element_of(o, self.stmt) for o in first)) if first else ()
+            obj.joined, obj.elements = join(obj.joined, inner, *(obj.elements or ())), None
+            return NONE
+        if name in ("pop", "popleft"):
+            return join(obj.joined, *(obj.elements or ())) or UNKNOWN
+        return (obj,) if name == "copy" else UNKNOWN
+
+    def of_thing(self, obj: Thing, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+        if obj.name == "parser" and name in ("parse_args", "parse_known_args", "parse_args_into_dataclasses"):
+            space = self.made(node, frame, Thing(self.site(node, frame), name="namespace"))
+            self.event("parsed", node, frame, space[0], name)
+            return space if name == "parse_args" else (Seq(self.site(node, frame), elements=[space, UNKNOWN]),)
+        if obj.name == "parser":
+            return (obj,)
+        if name in ("parameters", "named_parameters") and not obj.name:
+            return self.made(node, frame, Parameters(self.site(node, frame), modules=(self.by_use(obj),)))
+        if obj.name == "scaler" and name == "scale":
+            return given[0][1] if given else UNKNOWN
+        if not obj.name and name in ("train", "eval", "to", "cuda", "cpu"):
+            return (obj,)
+        self.callbacks(given, named, node, frame)
+        known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))
+        return (Data("any", "other", known),)
+
+    def by_use(self, obj: Thing) -> Module:
+        """Something unknown that gives its parameters to an optimizer is a module."""
+        key = (id(obj), 0, "module by use")
+        made = self.sites.setdefault(key, Module(obj.site, evidence="known by use: .parameters() is taken of it"))
+        assert isinstance(made, Module)
+        return made
+
+
+__all__ = ["Methods", "PREPARES", "SURFACE", "Func", "Obj"]

@@ -1,0 +1,300 @@
+"""Passes over loaders in, their accumulators out: what a loop adds up, in which form, and what else it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.roles import Pass, loaders_in
+from ddpify.facts.values import Const, Data, Dict, FromLength, Instance, Loader, Module, Obj, Seq, Thing, Value, Wrapped, data_of, modules, origins
+from ddpify.source import Source, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """A number or tensor that a loop adds to: `total += loss.item()`. `agg` is sum, size, mean, const or other; `tensor` its form."""
+
+    target: str
+    agg: str
+    tensor: bool
+    on_cpu: bool
+    #: the number that it starts from is set before the loop, in the same pass of the loops around
+    fresh: bool
+    read_after: bool
+
+
+@dataclass
+class LoopFacts:
+    """One loop over a loader, in one function."""
+
+    loader: Obj
+    node: cst.For
+    frame: Frame
+    source: Source
+    training: bool
+    accumulators: list[Accumulator] = field(default_factory=list)
+    #: why the result of the loop is no sum over samples, "" where it is
+    problem: str = ""
+    #: set where numbers of the loop go to something that could not be followed (a meter, a list)
+    unreduced: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
+
+
+def loop_facts(facts: Facts) -> list[LoopFacts]:
+    """Every `for` over a loader, once per function context."""
+    found: list[LoopFacts] = []
+    for p in facts.roles.passes:
+        node = p.loop.node
+        if isinstance(node, cst.For) and p.start.seq < facts.flow.main_end:
+            found.append(_analyse(facts, p, node))
+    return found
+
+
+def _analyse(facts: Facts, p: Pass, node: cst.For) -> LoopFacts:
+    frame = p.start.frame
+    known = LoopFacts(p.loader, node, frame, frame.source, p.training)
+    inside = {id(n) for n in walk(node.body)}
+    events = [e for e in frame.events if id(e.node) in inside or id(e.stmt) in inside]
+    _accumulators(facts, known, events, inside)
+    if not p.training:
+        known.problem = _problem(facts, known, events, inside)
+    return known
+
+
+def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int]) -> None:
+    source, frame = known.source, known.frame
+    targets: dict[str, list[Event]] = {}
+    for e in events:
+        if e.kind == "augment" and isinstance(e.node, cst.AugAssign) and isinstance(e.node.operator, (cst.AddAssign, cst.SubtractAssign)):
+            if isinstance(e.node.target, (cst.Name, cst.Attribute)):
+                targets.setdefault(source.code(e.node.target), []).append(e)
+        elif e.kind == "bind" and isinstance(e.stmt, cst.Assign) and _adds_to_itself(e.stmt):
+            targets.setdefault(e.name, []).append(e)
+    for target, adds in targets.items():
+        values = [e.value if e.kind == "augment" else _added(facts, e.stmt) for e in adds]
+        parts = [d for v in values if (d := data_of(v)) is not None]
+        if not parts or any(p.form == "str" for p in parts):
+            continue
+        aggs = {p.agg for p in parts}
+        agg = aggs.pop() if len(aggs) == 1 else "other"
+        tensor = any(p.form == "tensor" for p in parts)
+        read = _read_after(known, target, inside)
+        known.accumulators.append(Accumulator(target, agg, tensor, all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
+                                              _fresh(source, known, target), read))  # fmt: skip
+
+
+def _adds_to_itself(stmt: cst.Assign) -> bool:
+    """`total = total + x`"""
+    target = stmt.targets[0].target
+    value = stmt.value
+    return (
+        isinstance(target, cst.Name) and isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add)
+        and isinstance(value.left, cst.Name) and value.left.value == target.value
+    )  # fmt: skip
+
+
+def _added(facts: Facts, stmt: cst.CSTNode) -> Value:
+    value = getattr(stmt, "value", None)
+    return facts.flow.values.get(value.right, ()) if isinstance(value, cst.BinaryOperation) else ()
+
+
+def _read_after(known: LoopFacts, target: str, inside: set[int]) -> bool:
+    """Whether the function's text uses a name behind the loop (attributes are always taken to be)."""
+    if "." in target:
+        return True
+    end = known.source.span(known.node.body).end
+    scope = known.frame.node
+    for node in walk(scope):
+        if isinstance(node, cst.Name) and node.value == target and id(node) not in inside and known.source.span(node).start > end:
+            return True
+    return any(isinstance(n, cst.Global) and any(i.name.value == target for i in n.names) for n in walk(scope))
+
+
+def _fresh(source: Source, known: LoopFacts, target: str) -> bool:
+    """`total = 0` stands before the loop, with no other loop around only one of them, and not inside it."""
+    start = source.span(known.node).start
+    loops = [a for a in source.ancestors(known.node) if isinstance(a, (cst.For, cst.While))]
+    best = False
+    for node in walk(known.frame.node):
+        names: list[str] = []
+        if isinstance(node, cst.Assign):
+            names = [source.code(e) for t in node.targets for e in _targets(t.target)]
+            value: cst.BaseExpression | None = node.value
+        elif isinstance(node, cst.AnnAssign):
+            names, value = [source.code(node.target)], node.value
+        if target not in names:
+            continue
+        place = source.span(node).start
+        inner = any(a is known.node for a in source.ancestors(node))
+        if inner and not _adds_to_itself(node) if isinstance(node, cst.Assign) else False:
+            return False  # reset inside the loop: a running value
+        if place < start and value is not None:
+            around = [a for a in source.ancestors(node) if isinstance(a, (cst.For, cst.While))]
+            best = around == loops and not any(isinstance(a, (cst.FunctionDef, cst.ClassDef)) and a is not known.frame.node for a in _between(source, node, known))
+    return best
+
+
+def _between(source: Source, node: cst.CSTNode, known: LoopFacts) -> list[cst.CSTNode]:
+    found = []
+    for above in source.ancestors(node):
+        if above is known.frame.node:
+            break
+        found.append(above)
+    return found
+
+
+def _targets(target: cst.BaseExpression) -> list[cst.BaseExpression]:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return [e.value for e in target.elements]
+    return [target]
+
+
+def _problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int]) -> str:
+    """Why an evaluation is not a sum over samples in any order."""
+    source = known.source
+    counted = {a.target for a in known.accumulators}
+    for e in events:
+        line = source.line(e.stmt)
+        if e.kind in ("break", "return") and any(loop.node is known.node for loop in e.loops):
+            return f"line {line} leaves the loop early"
+        if e.kind == "external" and e.name in ("builtins.print", "matplotlib.pyplot.show") and e.frame is known.frame:
+            return f"line {line} prints in the loop"
+        if e.kind == "external" and e.name.startswith(("matplotlib.", "torchvision.utils.")):
+            return f"line {line} draws in the loop"
+        if e.kind in ("store",) or (e.kind == "method" and e.name in ("append", "extend", "update", "add", "insert") and isinstance(e.obj, (Seq, Dict, Thing, Data))):
+            return f"line {line} collects values of the batches"
+        if e.kind == "method" and isinstance(e.obj, Thing) and e.obj.name in ("", "writer"):
+            return f"line {line} hands values to an object that could not be followed"
+        if e.kind == "set" and not (isinstance(e.obj, (Module, Wrapped))) and source.code(e.node) not in counted:
+            return f"line {line} changes `{source.code(e.node)}`"
+        if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
+            return f"line {line} calls `{e.name}`, which changes something outside itself"
+    return _problem_of_values(facts, known, inside)
+
+
+def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
+    for a in known.accumulators:
+        if not a.read_after:
+            continue
+        if a.agg in ("mean", "other", "const", "index", "sample"):
+            return f"`{a.target}` adds up a value per batch, not per sample"
+        if a.tensor:
+            return f"`{a.target}` is a tensor, which an empty shard would leave a number"
+        if not a.fresh:
+            return f"`{a.target}` is not set to a number right before the loop"
+    names = {a.target for a in known.accumulators}
+    bound = {n.value for node in walk(known.node.body) if isinstance(node, (cst.AssignTarget, cst.AnnAssign)) for n in walk(node.target) if isinstance(n, cst.Name)}
+    bound |= {n.value for n in walk(known.node.target) if isinstance(n, cst.Name)}
+    for name in sorted(bound - names):
+        if _read_after(known, name, inside) and _loaded_after(known, name, inside):
+            return f"`{name}` of the last batch is used after the loop"
+    for e in known.frame.events:
+        if e.kind == "external" and e.name == "builtins.len" and known.loader in loaders_in(e.value):
+            return "the number of batches is used"
+    if _uses_index(facts, known, inside):
+        return "the index of the batch is used"
+    if not _evaluates(facts, known):
+        return "the model is not in eval mode, so that batches of another make-up would give other numbers"
+    return ""
+
+
+def _loaded_after(known: LoopFacts, name: str, inside: set[int]) -> bool:
+    """The first thing that happens to a name behind the loop is a read."""
+    end = known.source.span(known.node.body).end
+    uses = [n for n in walk(known.frame.node) if isinstance(n, cst.Name) and n.value == name and id(n) not in inside and known.source.span(n).start > end]
+    if not uses:
+        return False
+    first = min(uses, key=lambda n: known.source.span(n).start)
+    parent = known.source.parents.get(first)
+    stored = isinstance(parent, (cst.AssignTarget, cst.For, cst.CompFor)) or (isinstance(parent, cst.Element) and isinstance(
+        known.source.parents.get(known.source.parents[parent]), (cst.AssignTarget, cst.For, cst.CompFor)))  # fmt: skip
+    return not stored
+
+
+def _changes(frame: Frame, seen: set[int]) -> bool:
+    """Whether a function of the project does something that outlives it."""
+    if id(frame) in seen:
+        return False
+    seen.add(id(frame))
+    for e in frame.events:
+        if e.kind in ("store",) or (e.kind == "set" and not isinstance(e.obj, (Module, Wrapped))):
+            return True
+        if e.kind == "augment" and isinstance(e.node, cst.AugAssign) and isinstance(e.node.target, cst.Attribute):
+            return True
+        if e.kind == "method" and e.name in ("append", "extend", "update", "add") and isinstance(e.obj, (Seq, Dict, Instance)):
+            return True
+        if e.kind == "external" and e.name in ("builtins.print", "builtins.open"):
+            return True
+        if e.callee is not None and _changes(e.callee, seen):
+            return True
+    return False
+
+
+def _uses_index(facts: Facts, known: LoopFacts, inside: set[int]) -> bool:
+    """`for i, batch in enumerate(loader)`, and `i` is used."""
+    target = known.node.target
+    if not (isinstance(target, cst.Tuple) and isinstance(known.node.iter, cst.Call)):
+        return False
+    named = [getattr(o, "name", "") for o in facts.flow.values.get(known.node.iter.func, ())]
+    if "builtins.enumerate" not in named or not isinstance(target.elements[0].value, cst.Name):
+        return False
+    name = target.elements[0].value.value
+    return any(isinstance(n, cst.Name) and n.value == name for n in walk(known.node.body))
+
+
+def _evaluates(facts: Facts, known: LoopFacts) -> bool:
+    """The last switch of the model before the loop is eval(), or the model does not care."""
+    forwards = [e for e in known.frame.events if e.kind == "forward" and any(loop.node is known.node for loop in e.loops)]
+    for e in forwards:
+        switches = [s for s in facts.flow.log.of("method") if s.name in ("train", "eval") and s.seq < e.seq and s.obj is e.obj]
+        on = switches[-1].name == "eval" or facts.flow.truth(switches[-1].value) is False if switches else False
+        if not on and any(facts_noisy(m) for m in modules((e.obj,) if e.obj is not None else ())):
+            return False
+    return True
+
+
+#: Layers that draw random numbers, and layers that keep statistics of the batches.
+NOISE = ("Dropout", "dropout", "DropPath", "drop_path", "RReLU", "randn", "rand_like", "bernoulli", "normal_", "rsample", "gumbel_softmax")
+BUFFERS = ("BatchNorm", "InstanceNorm", "register_buffer", "SyncBatchNorm", "SpectralNorm", "spectral_norm", "EMA")
+
+
+def mentions(module: Module, words: tuple[str, ...]) -> bool:
+    """Whether the text of a module's class (or of the classes of its parts) has one of the words; unknown modules count as having them."""
+    seen: set[int] = set()
+
+    def look(m: Module) -> bool:
+        if id(m) in seen:
+            return False
+        seen.add(id(m))
+        if m.cls is not None:
+            texts = [c.source.code(c.node) for c in m.cls.lineage()]
+            if any(w in t for w in words for t in texts) or any(w in b for w in words for b in m.cls.outside()):
+                return True
+            outside = {b for b in m.cls.outside() if not b.startswith("torch.nn.")}
+            if outside:
+                return True
+        elif m.name and any(w in m.name for w in words):
+            return True
+        elif not m.name.startswith("torch.nn."):
+            return m.inner is None or look(m.inner)  # a library's model: take it to have both
+        parts = [p for v in (*m.fields.values(), *m.parts) for p in v]
+        return any(look(p) for part in parts for p in modules((part,)))
+
+    return look(module)
+
+
+def facts_noisy(module: Module) -> bool:
+    return mentions(module, (*NOISE, *BUFFERS))
+
+
+def reads_length(value: Value, loader: Loader) -> bool:
+    """Whether a number comes from `len(loader)`."""
+    return any(isinstance(o, FromLength) and o.of is loader for o in origins(value))
+
+
+__all__ = ["Accumulator", "Const", "LoopFacts", "loop_facts"]

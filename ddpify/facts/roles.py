@@ -1,0 +1,218 @@
+"""Value flow in, roles out: what trains, on what, in which loops; nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Entry, Event, Frame, Loop
+from ddpify.facts.values import (
+    Const,
+    FromBatch,
+    FromForward,
+    FromLoop,
+    Iteration,
+    Loader,
+    Module,
+    Obj,
+    Optimizer,
+    Value,
+    Wrapped,
+    origins,
+)
+from ddpify.source import Source, walk
+
+
+@dataclass(frozen=True, eq=False)
+class EpochLoop:
+    """The loop around a loader's passes, and the way from it down to the pass."""
+
+    loader: Loader
+    loop: Loop | None
+    batch_loop: Loop
+    #: frames from the epoch loop's own down to the batch loop's, with the statement that leads on in each
+    way: tuple[tuple[Frame, cst.CSTNode], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """A loop over a loader, in one frame: training or evaluation."""
+
+    loader: Obj
+    loop: Loop
+    start: Event
+    training: bool
+
+
+@dataclass
+class Roles:
+    """Who plays which part in a script."""
+
+    backwards: list[Event] = field(default_factory=list)
+    training_loaders: list[Loader] = field(default_factory=list)
+    #: training batches that come from something other than a DataLoader
+    other_data: list[tuple[Obj, Event]] = field(default_factory=list)
+    trained: list[Module] = field(default_factory=list)
+    training_forwards: set[cst.CSTNode] = field(default_factory=set)
+    epoch_loops: list[EpochLoop] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    optimizers: list[Optimizer] = field(default_factory=list)
+    wrapped: list[Wrapped] = field(default_factory=list)
+
+    @property
+    def evaluation_loaders(self) -> list[Loader]:
+        """Loaders that are only ever read without training."""
+        found = [p.loader for p in self.passes if isinstance(p.loader, Loader) and p.loader not in self.training_loaders]
+        return list(dict.fromkeys(found))
+
+
+def find_roles(flow: Flow) -> Roles:
+    """Read the roles off what happened."""
+    roles = Roles()
+    log = flow.log
+    roles.backwards = [e for e in log.of("backward") if e.grad is not False]
+    roles.optimizers = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Optimizer)))
+    roles.wrapped = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Wrapped)))
+    optimised = {root(m) for o in roles.optimizers for m in o.modules}
+    for event in roles.backwards:
+        for origin in sorted_origins(event.value):
+            if isinstance(origin, FromBatch):
+                if isinstance(origin.loader, Loader):
+                    roles.training_loaders.append(origin.loader)
+                else:
+                    roles.other_data.append((origin.loader, event))
+            elif isinstance(origin, FromForward):
+                roles.training_forwards.add(origin.node)
+                core = root(origin.module)
+                if core in optimised or not optimised:
+                    roles.trained.append(core)
+    roles.training_loaders = list(dict.fromkeys(roles.training_loaders))
+    roles.trained = list(dict.fromkeys(roles.trained))
+    roles.epoch_loops = list(_epoch_loops(roles))
+    roles.passes = list(_passes(flow, roles))
+    return roles
+
+
+def sorted_origins(value: Value) -> list[object]:
+    """Origins in a stable order (they are kept in sets): by the place that they name."""
+
+    def key(origin: object) -> tuple[str, int]:
+        site = getattr(getattr(origin, "loader", None) or getattr(origin, "module", None), "site", None)
+        return type(origin).__name__, site.source.span(site.node).start if site is not None and site.node in site.source.parents else 0
+
+    return sorted(origins(value), key=key)
+
+
+def root(module: Module) -> Module:
+    """The module that a part belongs to, the outermost."""
+    seen = {module}
+    module = module.inner or module
+    while module.part_of is not None and module.part_of not in seen and module.part_of.cls is not None:
+        module = module.part_of
+        seen.add(module)
+    return module
+
+
+def loaders_in(value: Value) -> list[Obj]:
+    """What is read when a value is iterated: enumerate(tqdm(loader)) reads loader."""
+    found: list[Obj] = []
+    for obj in value:
+        if isinstance(obj, Iteration):
+            for part in obj.of:
+                found.extend(loaders_in(part))
+        elif not isinstance(obj, Const):
+            found.append(obj)
+    return found
+
+
+def chain_to(event: Event) -> Iterator[tuple[Entry, ...]]:
+    return event.frame.chains()
+
+
+def _epoch_loops(roles: Roles) -> Iterator[EpochLoop]:
+    seen: set[tuple[int, int, int]] = set()
+    for event in roles.backwards:
+        for chain in event.frame.chains():
+            steps: list[tuple[Frame, cst.CSTNode, tuple[Loop, ...]]] = [(e.frame, e.stmt, e.loops) for e in chain]
+            steps.append((event.frame, event.stmt, event.loops))
+            flat = [(loop, at) for at, (_, _, loops) in enumerate(steps) for loop in loops]
+            for loader in roles.training_loaders:
+                found = [i for i, (loop, _) in enumerate(flat) if loader in loaders_in(loop.iterates)]
+                if not found:
+                    continue
+                inner = found[0]
+                outer = inner - 1
+                key = (id(loader), id(flat[inner][0].node), id(flat[outer][0].node) if outer >= 0 else 0)
+                if key in seen:
+                    continue
+                seen.add(key)
+                first = flat[outer][1] if outer >= 0 else 0
+                way = tuple((steps[i][0], steps[i][1]) for i in range(first, flat[inner][1] + 1))
+                way = (*way[:-1], (steps[flat[inner][1]][0], flat[inner][0].node))
+                yield EpochLoop(loader, flat[outer][0] if outer >= 0 else None, flat[inner][0], way)
+
+
+def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:
+    training = {(id(loop.node), id(loop.frame)) for e in roles.backwards for loops in e.all_loops() for loop in loops}
+    for event in flow.log.of("loop"):
+        if event.name != "start":
+            continue
+        for obj in loaders_in(event.value):
+            if isinstance(obj, Loader):
+                is_training = (id(event.node), id(event.frame)) in training and obj in roles.training_loaders
+                loop = Loop(event.node, event.frame, event.value)
+                yield Pass(obj, loop, event, is_training)
+
+
+def names_in_function(frame: Frame) -> Iterator[cst.Name | cst.Attribute]:
+    """The names and attribute chains in a function's own text, in order."""
+    for node in walk(frame.node):
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            yield node
+
+
+def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | None = None) -> str | None:
+    """How a frame's own code names an object: `train_loader`, `self.train_data`."""
+    source = frame.source
+    for node in walk(within if within is not None else frame.node):
+        if isinstance(node, cst.Name) and not _is_part(source, node) and flow.values.get(node) == (obj,):
+            if frame.scope.holder(node.value) is not None:
+                return node.value
+        elif isinstance(node, cst.Attribute) and flow.values.get(node) == (obj,) and _is_plain(node):
+            return source.code(node)
+    func = frame.func
+    if func is not None and func.bound is not None and func.node.params.params:
+        me = func.node.params.params[0].name.value
+        for name, value in getattr(func.bound, "fields", {}).items():
+            if value == (obj,):
+                return f"{me}.{name}"
+    return None
+
+
+def _is_part(source: Source, node: cst.Name) -> bool:
+    parent = source.parents.get(node)
+    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (isinstance(parent, cst.Arg) and parent.keyword is node) or (
+        isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)))  # fmt: skip
+
+
+def _is_plain(node: cst.BaseExpression) -> bool:
+    """`a.b.c`: no call and no subscript in it."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)
+
+
+def loop_name(epoch: EpochLoop, frame: Frame, flow: Flow) -> str | None:
+    """The name in a frame that holds the epoch loop's variable."""
+    if epoch.loop is None:
+        return None
+    if frame is epoch.loop.frame:
+        target = getattr(epoch.loop.node, "target", None)
+        return target.value if isinstance(target, cst.Name) else None
+    for name, value in frame.scope.names.items():
+        if any(isinstance(o, FromLoop) and o.loop is epoch.loop.node for o in origins(value)) and name in frame.arguments:
+            return name
+    return None

@@ -1,0 +1,143 @@
+"""Flow in, the place of the set-up out: the frame and block in which the script does its work, and its first sensitive statement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only_availability, uses_cuda
+from ddpify.facts.externals import role_of
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.placing import common_block, in_block, is_guard, steps
+from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, constants
+from ddpify.source import Source, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class SetUp:
+    """`first` is the first statement of `block` that must find the process group in place.
+
+    `device` is the choice that the set-up takes the place of, None where the script has none there; `parsed` an argument that holds it
+    (`args.gpu`), with the statement that parses.
+    """
+
+    source: Source
+    frame: Frame
+    block: cst.CSTNode
+    first: cst.CSTNode
+    device: DeviceChoice | None
+    cuda: bool
+    accelerator: bool
+    parsed: tuple[str, cst.CSTNode, str] | None = None
+
+
+def find_setup(facts: Facts) -> SetUp | None:
+    """Where the set-up belongs, or None where nothing was found that needs it."""
+    choices: list[DeviceChoice] = facts.cached("device_choices", device_choices)  # type: ignore[assignment]
+    events = [e for e in facts.flow.log.events if e.seq < facts.flow.main_end and _sensitive(e)]
+    choosing = {s for c in choices for s in c.stmts}
+    events += [e for e in facts.flow.log.of("bind", "set") if e.stmt in choosing and e.seq < facts.flow.main_end]
+    events.sort(key=lambda e: e.seq)
+    placed = [(e, steps(e)) for e in events]
+    placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
+    guarded = [(e, s) for e, s in placed if any(is_guard(a) for a in facts.source.ancestors(s[0][1]))]
+    if guarded and any(e.kind in ("forward", "loader") for e, _ in guarded):
+        placed = guarded
+    if not placed:
+        return None
+    depth = 0
+    while True:
+        here = {(id(s[depth][0]), id(s[depth][1])) for _, s in placed if len(s) > depth}
+        if len(here) != 1 or any(len(s) == depth + 1 for _, s in placed) or placed[0][1][depth][2]:
+            break
+        following = placed[0][1][depth + 1][0]
+        if following.func is None or following.source is not facts.source or not isinstance(following.node, cst.FunctionDef):
+            break
+        depth += 1
+    frame = placed[0][1][depth][0]
+    stmts = [s[depth][1] for _, s in placed]
+    block = common_block(frame.source, stmts)
+    if block is None:
+        return None
+    block = _outside_loops(frame.source, block)
+    first = in_block(frame.source, stmts[0], block)
+    device = _device_there(facts, choices, frame, block)
+    accelerator = any(c.accelerator for c in choices) or bool(facts.external("torch.accelerator.current_accelerator"))
+    return SetUp(frame.source, frame, block, first, device, uses_cuda(facts), accelerator, _parsed(facts, frame) if device is None else None)
+
+
+def _outside_loops(source: Source, block: cst.CSTNode) -> cst.CSTNode:
+    """A block that does not repeat: a loop's body gives way to the block around the loop, and so does a `with` or `try`."""
+    while True:
+        parent = source.parents.get(block)
+        if isinstance(parent, (cst.For, cst.While, cst.With, cst.Try, cst.If, cst.Else)) and not is_guard(parent):
+            around = next((a for a in source.ancestors(parent) if isinstance(a, (cst.IndentedBlock, cst.Module))), None)
+            if around is None:
+                return block
+            block = around
+            continue
+        return block
+
+
+def _sensitive(event: Event) -> bool:
+    """Seeds, data, models, CUDA: what has to come after the set-up."""
+    if event.kind in ("loader", "forward"):
+        return True
+    if event.kind == "new":
+        return isinstance(event.obj, (Module, Loader)) or (isinstance(event.obj, Instance) and event.obj.cls is not None and bool(event.obj.cls.member("__getitem__")))
+    if event.kind == "method":
+        return event.name == "cuda" and isinstance(event.obj, (Module, Data, Thing))
+    if event.kind == "external" and isinstance(event.obj, Ext):
+        name = event.name
+        if role_of(name) in ("seed", "dataset", "module", "random-split"):
+            return True
+        return name.startswith("torch.cuda.") and not name.endswith(("is_available", "device_count"))
+    return False
+
+
+def _device_there(facts: Facts, choices: list[DeviceChoice], frame: Frame, block: cst.CSTNode) -> DeviceChoice | None:
+    """The choice of device that stands in the block of the set-up."""
+    for choice in choices:
+        if choice.frame is frame and choice.source is frame.source and choice.form != "cpu":
+            owner = choice.owner
+            line = frame.source.parents.get(owner)
+            inside = block in (line, frame.source.parents.get(line) if line is not None else None)
+            if inside:
+                return choice
+    return None
+
+
+def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode, str] | None:
+    """`args.gpu` or `args.device`: an argument that is used as a device, and where the arguments are parsed."""
+    for event, value in device_uses(facts):
+        if not isinstance(event.node, cst.Call) or not event.node.args or not any(isinstance(o, Data) for o in value):
+            continue
+        node = event.node.args[0].value
+        if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+            holders = [o for o in facts.flow.values.get(node.value, ()) if isinstance(o, Thing) and o.name == "namespace"]
+            parsed = [e for e in facts.flow.log.of("parsed") if e.obj in holders]
+            if parsed and parsed[0].frame is frame and isinstance(parsed[0].stmt, cst.Assign):
+                name = frame.source.code(parsed[0].stmt.targets[0].target)
+                how = "index" if event.name in ("cuda", "torch.cuda.set_device") else "device"
+                return f"{name}.{node.attr.value}", parsed[0].stmt, how
+    return None
+
+
+def moves_up(facts: Facts, setup: SetUp) -> bool:
+    """Whether the device choice can be made before the first sensitive statement: the names that its test needs are known there."""
+    choice = setup.device
+    if choice is None or choice.test is None or only_availability(facts, choice.test):
+        return choice is not None
+    source = setup.source
+    needed = {n.value for n in walk(choice.test) if isinstance(n, cst.Name)}
+    limit = source.span(setup.first).start
+    bound = [e for e in facts.flow.log.of("bind") if e.frame is setup.frame and e.name in needed]
+    return all(source.span(e.stmt).start < limit for e in bound)
+
+
+__all__ = ["SetUp", "constants", "find_setup", "moves_up"]

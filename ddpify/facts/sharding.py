@@ -1,0 +1,114 @@
+"""Roles in, what is known of each loader out: how it shuffles, what dataset expression it has, why it cannot be sharded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.externals import is_iterable_dataset
+from ddpify.facts.library import LOADER_ARGUMENTS
+from ddpify.facts.placing import statement_of
+from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler, constants
+from ddpify.source import Source
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderFacts:
+    """A DataLoader call and how its arguments stand.
+
+    `shuffle` is the source text of the argument, None where there is none; `position` its place where it is positional; `splat` the text
+    of the dict that may hold it (`**kwargs`), `splat_shuffles` whether that dict can have a `shuffle` key.
+    """
+
+    loader: Loader
+    source: Source
+    call: cst.Call
+    stmt: cst.CSTNode
+    dataset: cst.BaseExpression | None
+    dataset_arg: cst.Arg | None
+    shuffle: cst.BaseExpression | None
+    position: int | None
+    shuffles: bool | None
+    splat: cst.BaseExpression | None
+    splat_shuffles: bool
+    drop_last: bool | None
+    problem: str = ""
+
+    @property
+    def is_simple(self) -> bool:
+        """The dataset is a name or an attribute: it can be written twice."""
+        node = self.dataset
+        while isinstance(node, cst.Attribute):
+            node = node.value
+        return isinstance(node, cst.Name)
+
+
+def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
+    """What is known of a loader, None where its call is no call in a file that was read."""
+    call, source = loader.call, loader.site.source
+    if call is None:
+        return None
+    dataset_arg = shuffle_arg = drop_arg = splat_arg = None
+    position = None
+    for at, arg in enumerate(call.args):
+        name = arg.keyword.value if arg.keyword is not None else LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
+        if name == "dataset":
+            dataset_arg = arg
+        elif name == "shuffle":
+            shuffle_arg, position = arg, at if arg.keyword is None else None
+        elif name == "drop_last":
+            drop_arg = arg
+        elif arg.star == "**":
+            splat_arg = arg
+    held = loader.arguments.get("shuffle", ())
+    known = {bool(k) for k in constants(held) or ()} if constants(held) is not None else set()
+    shuffles = known.pop() if len(known) == 1 else (False if not held else None)
+    in_splat = loader.splat is not None and "shuffle" in loader.splat.items and shuffle_arg is None
+    if in_splat and loader.splat is not None and "shuffle" in loader.splat.maybe:
+        shuffles = None
+    drop = constants(loader.arguments.get("drop_last", (Const(False),)))
+    return LoaderFacts(
+        loader, source, call, statement_of(source, call), dataset_arg.value if dataset_arg else None, dataset_arg,
+        shuffle_arg.value if shuffle_arg else None, position, shuffles, splat_arg.value if splat_arg else None,
+        in_splat or (loader.unknown_splat and shuffle_arg is None),
+        bool(drop[0]) if drop and len({bool(d) for d in drop}) == 1 else (None if drop_arg or "drop_last" in loader.arguments else False),
+        _problem(facts, loader, dataset_arg),
+    )  # fmt: skip
+
+
+def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
+    """Why a loader cannot be given a DistributedSampler."""
+    arguments = loader.arguments
+    sampler = [o for o in arguments.get("sampler", ()) if not (isinstance(o, Const) and o.value is None)]
+    if "batch_sampler" in arguments and constants(arguments["batch_sampler"]) != [None]:
+        return "it has a batch_sampler, whose batches this version cannot deal out to ranks"
+    if sampler and not all(is_distributed(o) for o in sampler):
+        name = next((o.name.rsplit(".", 1)[-1] for o in sampler if isinstance(o, Sampler)), "a sampler")
+        return f"it has {name}, and a DistributedSampler in its place would draw other samples"
+    for obj in loader.dataset:
+        if isinstance(obj, Instance) and obj.cls is not None and is_iterable_dataset(obj.cls.outside()):
+            return f"{obj.cls.name} is an IterableDataset: a stream has no indices to share out, shard it by rank in its __iter__"
+        if isinstance(obj, Dataset) and "ChainDataset" in obj.name:
+            return "a ChainDataset is a stream: it has no indices to share out"
+    others = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x is not loader and x.call is loader.call]
+    trains = loader in facts.roles.training_loaders
+    if any((x in facts.roles.training_loaders) != trains for x in others):
+        return "the same DataLoader(...) call makes a training loader and an evaluation loader; make them in two calls"
+    if dataset is None:
+        return "its dataset is not among the arguments that could be followed"
+    return ""
+
+
+def is_distributed(obj: object) -> bool:
+    """A sampler that shares out by rank: DistributedSampler, a slice by rank, or a class of the project that says so."""
+    if isinstance(obj, Sampler):
+        return "Distributed" in obj.name
+    return not isinstance(obj, Sampler)
+
+
+__all__ = ["LoaderFacts", "is_distributed", "loader_facts"]

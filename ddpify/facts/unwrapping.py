@@ -1,0 +1,129 @@
+"""The flow after the wrap in, places out where the raw module is wanted: `.module` as far up the calls as it is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.methods import SURFACE
+from ddpify.facts.values import Module, Wrapped
+from ddpify.source import Source, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+#: Builtins that are as content with the wrapper.
+_INDIFFERENT = frozenset({"builtins.id", "builtins.len", "builtins.type", "builtins.list", "builtins.next", "builtins.iter", "builtins.filter",
+                          "builtins.map", "builtins.super", "torch.nn.parallel.DistributedDataParallel", "torch.nn.utils.clip_grad_norm_"})  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """An expression that holds the wrapper where the module itself is wanted."""
+
+    node: cst.BaseExpression
+    source: Source
+    why: str
+    what: str
+    #: the expression holds the wrapper in one call and the module in another
+    both: bool = False
+
+
+def find_raw(facts: Facts) -> list[Raw]:
+    """Attributes, methods, saves and evaluation forwards of wrapped models, each once."""
+    flow = facts.after
+    training = facts.after_roles.training_forwards
+    trains = _Trains(training)
+    found: dict[int, Raw] = {}
+
+    def want(event: Event, node: cst.BaseExpression, why: str, what: str) -> None:
+        for place, source in _climb(event.frame, node, trains):
+            values = flow.values.get(place, ())
+            both = any(isinstance(o, Module) for o in values) and any(isinstance(o, Wrapped) for o in values)
+            found.setdefault(id(place), Raw(place, source, why, what, both))
+
+    for e in flow.log.events:
+        if e.kind == "forward" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Call):
+            if e.grad is not False and e.node in training:
+                continue
+            func = e.node.func.value if isinstance(e.node.func, cst.Attribute) and e.node.func.attr.value == "forward" else e.node.func
+            want(e, func, "evaluation", "")
+        elif e.kind == "attribute" and isinstance(e.obj, Wrapped) and e.name not in SURFACE and isinstance(e.node, cst.Attribute):
+            want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
+        elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):
+            want(e, e.node.value, "attribute", e.name)
+        elif e.kind == "external" and isinstance(e.node, cst.Call) and e.name not in _INDIFFERENT:
+            for arg in e.node.args:
+                for node in _wrappers_in(facts, arg.value):
+                    want(e, node, "handed over", e.name)
+    return list(found.values())
+
+
+def _wrappers_in(facts: Facts, node: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """The names in an argument (or in a dict or list that is the argument) that hold the wrapper itself."""
+    found: list[cst.BaseExpression] = []
+    values = facts.after.values
+    todo: list[cst.CSTNode] = [node]
+    while todo:
+        top = todo.pop()
+        if isinstance(top, (cst.Name, cst.Attribute)) and any(isinstance(o, Wrapped) for o in values.get(top, ())):
+            found.append(top)
+        elif isinstance(top, cst.Dict):
+            todo.extend(e.value for e in top.elements)
+        elif isinstance(top, (cst.List, cst.Tuple)):
+            todo.extend(e.value for e in top.elements)
+    return found
+
+
+class _Trains:
+    """Whether a frame, or what it calls, runs a training forward of a wrapper."""
+
+    def __init__(self, training: set[cst.CSTNode]) -> None:
+        self.training = training
+        self.known: dict[int, bool] = {}
+
+    def __call__(self, frame: Frame) -> bool:
+        if id(frame) not in self.known:
+            self.known[id(frame)] = False
+            self.known[id(frame)] = any(
+                (e.kind == "forward" and isinstance(e.obj, Wrapped) and e.grad is not False and e.node in self.training)
+                or (e.callee is not None and self(e.callee))
+                for e in frame.events
+            )
+        return self.known[id(frame)]
+
+
+def _climb(frame: Frame, node: cst.BaseExpression, trains: _Trains) -> list[tuple[cst.BaseExpression, Source]]:
+    """From a use up to the argument of the outermost call that does not train, in every context."""
+    if not (isinstance(node, cst.Name) and node.value in frame.arguments and node.value not in frame.assigned) or trains(frame):
+        return [(node, frame.source)]
+    argument = frame.arguments[node.value]
+    if argument is None or not frame.entries:
+        return [(node, frame.source)]
+    found: list[tuple[cst.BaseExpression, Source]] = []
+    for entry in frame.entries:
+        given = _argument(entry.call, frame, node.value) or argument
+        found.extend(_climb(entry.frame, given, trains))
+    return found
+
+
+def _argument(call: cst.CSTNode, frame: Frame, name: str) -> cst.BaseExpression | None:
+    """The expression that a call gives for a parameter."""
+    func = frame.func
+    if not isinstance(call, cst.Call) or func is None:
+        return None
+    params = [p.name.value for p in (*func.node.params.posonly_params, *func.node.params.params)]
+    if func.bound is not None:
+        params = params[1:]
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg.value
+    plain = [a.value for a in call.args if a.keyword is None and not a.star]
+    at = params.index(name) if name in params else len(plain)
+    return plain[at] if at < len(plain) else None
+
+
+__all__ = ["Raw", "find_raw", "walk"]

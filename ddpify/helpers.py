@@ -1,0 +1,228 @@
+"""Every line of text that ddpify may put into a user's file, as named snippets with the imports they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ddpify.source import Source, walk
+
+#: what emitted code calls things, and what it calls them where the user has taken the name
+_NAMES = {
+    "torch": ("torch", "torch_"),
+    "os": ("os", "os_"),
+    "dist": ("dist", "torch_dist"),
+    "DDP": ("DDP", "DistributedDataParallel"),
+    "DistributedSampler": ("DistributedSampler", "TorchDistributedSampler"),
+    "contextmanager": ("contextmanager", "context_manager"),
+    "setup_distributed": ("setup_distributed", "setup_process_group"),
+    "is_main_process": ("is_main_process", "is_rank_zero"),
+    "main_process_first": ("main_process_first", "rank_zero_first"),
+    "all_reduce_sum": ("all_reduce_sum", "sum_over_ranks"),
+    "sync_buffers": ("sync_buffers", "broadcast_buffers"),
+    "broadcast_value": ("broadcast_value", "value_of_rank_zero"),
+    "unwrap": ("unwrap", "unwrap_ddp"),
+    "device": ("device", "ddp_device"),
+    "local_rank": ("local_rank", "ddp_local_rank"),
+    "epoch": ("epoch", "epoch_index"),
+    "train_set": ("train_set", "train_dataset", "train_data", "training_set", "sharded_set"),
+    "eval_set": ("val_set", "eval_set", "val_dataset", "eval_dataset", "evaluation_set"),
+}
+_IMPORTS = {
+    "torch": ("torch", "import torch"),
+    "os": ("os", "import os"),
+    "dist": ("torch.distributed", "import torch.distributed as dist"),
+    "DDP": ("torch.nn.parallel.DistributedDataParallel", "from torch.nn.parallel import DistributedDataParallel as DDP"),
+    "DistributedSampler": ("torch.utils.data.distributed.DistributedSampler",
+                           "from torch.utils.data.distributed import DistributedSampler"),
+    "contextmanager": ("contextlib.contextmanager", "from contextlib import contextmanager"),
+}  # fmt: skip
+
+
+@dataclass
+class Names:
+    """The names that emitted code uses in one file: the user's own where something is imported already, else free ones."""
+
+    chosen: dict[str, str]
+    #: name -> import line that has to be added
+    missing: dict[str, str]
+    taken: set[str] = field(default_factory=set)
+
+    def __getitem__(self, name: str) -> str:
+        return self.chosen[name]
+
+
+def names_for(source: Source) -> Names:
+    """Choose names that collide with nothing in the file."""
+    taken = {n.value for n in walk(source.module) if isinstance(n, cst.Name)}
+    imported = imported_names(source)
+    chosen: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    for name, options in _NAMES.items():
+        if name in _IMPORTS:
+            whole, line = _IMPORTS[name]
+            aliases = (whole, whole.replace(".distributed.Distributed", ".Distributed"))
+            known = next((imported[a] for a in aliases if a in imported), None)
+            if known is not None:
+                chosen[name] = known
+                continue
+            chosen[name] = next((o for o in options if o not in taken), options[-1] + "_")
+            as_is = line.split()[-1]
+            if chosen[name] == as_is:
+                missing[name] = line
+            else:
+                missing[name] = f"{line.split(' as ')[0]} as {chosen[name]}"
+        else:
+            chosen[name] = next((o for o in options if o not in taken), options[-1] + "_")
+    return Names(chosen, missing, taken)
+
+
+def imported_names(source: Source) -> dict[str, str]:
+    """Qualified name -> the name by which the file's top level knows it."""
+    found: dict[str, str] = {}
+    for line in source.module.body:
+        for stmt in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(stmt, cst.Import):
+                for alias in stmt.names:
+                    whole = dotted(alias.name)
+                    if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+                        found[whole] = alias.asname.name.value
+                    else:
+                        found[whole.split(".")[0]] = whole.split(".")[0]
+            elif isinstance(stmt, cst.ImportFrom) and not isinstance(stmt.names, cst.ImportStar) and not stmt.relative:
+                for alias in stmt.names:
+                    bound = alias.asname.name if alias.asname is not None else alias.name
+                    if isinstance(bound, cst.Name):
+                        found[f"{dotted(stmt.module)}.{dotted(alias.name)}"] = bound.value
+    return found
+
+
+def dotted(node: cst.CSTNode | None) -> str:
+    match node:
+        case cst.Name(value=value):
+            return value
+        case cst.Attribute(value=value, attr=attr):
+            return f"{dotted(value)}.{attr.value}"
+    return ""
+
+
+#: helper -> (the names that it uses, the helpers that it uses)
+NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "setup_distributed": (("os", "torch", "dist"), ()),
+    "is_main_process": (("os",), ()),
+    "main_process_first": (("os", "contextmanager", "dist"), ()),
+    "all_reduce_sum": (("torch", "dist"), ()),
+    "sync_buffers": (("dist",), ()),
+    "broadcast_value": (("dist",), ()),
+    "unwrap": (("DDP",), ()),
+}
+ORDER = tuple(NEEDS)
+
+
+def helper(name: str, options: frozenset[str], names: Names) -> list[str]:
+    """The lines of a helper, indented by four spaces a level."""
+    text = _setup(options) if name == "setup_distributed" else _reduce(options) if name == "all_reduce_sum" else _TEXTS[name]
+    for key, value in names.chosen.items():
+        text = text.replace(f"<{key}>", value)
+    return text.strip("\n").split("\n")
+
+
+def _setup(options: frozenset[str]) -> str:
+    """`setup_distributed`, in the form that the script's own choice of device asks for."""
+    alone = '    alone = {} if "RANK" in <os>.environ else {"store": <dist>.HashStore(), "rank": 0, "world_size": 1}\n'
+    if "cpu" in options:
+        return (
+            "def <setup_distributed>():\n"
+            '    """Join the process group that torchrun describes (alone under plain python)."""\n'
+            f"{alone}"
+            '    <dist>.init_process_group("gloo", **alone)\n'
+        )
+    returned = "this process's GPU" if "index" in options else "this process's device"
+    head = (
+        f"def <setup_distributed>({'use_accel' if 'accelerator' in options else 'use_cuda'}):\n" if "flag" in options
+        else "def <setup_distributed>():\n"
+    )  # fmt: skip
+    head += f'    """Join the process group that torchrun describes (alone under plain python); return {returned}."""\n'
+    head += '    local_rank = int(<os>.environ.get("LOCAL_RANK", 0))\n' + alone
+    if "accelerator" in options:
+        test = "use_accel" if "flag" in options else "<torch>.accelerator.is_available()"
+        bind = (
+            f"    if {test}:\n"
+            "        device = <torch>.device(<torch>.accelerator.current_accelerator().type, local_rank)\n"
+            "        <torch>.accelerator.set_device_index(local_rank)\n"
+            "        <dist>.init_process_group(<dist>.get_default_backend_for_device(device), device_id=device, **alone)\n"
+        )
+    else:
+        test = "use_cuda" if "flag" in options else "<torch>.cuda.is_available()"
+        bind = (
+            f"    if {test}:\n"
+            '        device = <torch>.device("cuda", local_rank)\n'
+            "        <torch>.cuda.set_device(device)\n"
+            '        <dist>.init_process_group("nccl", device_id=device, **alone)\n'
+        )
+    if "index" in options:
+        return head + bind + '    else:\n        <dist>.init_process_group("gloo", **alone)\n    return local_rank\n'
+    rest = '    else:\n        device = <torch>.device("cpu")\n        <dist>.init_process_group("gloo", **alone)\n    return device\n'
+    return head + bind + rest
+
+
+def _reduce(options: frozenset[str]) -> str:
+    where = '"cuda"' if "accelerator" not in options else "<torch>.accelerator.current_accelerator()"
+    device = f'    device = "cpu" if <dist>.get_backend() == "gloo" else {where}\n' if "cpu" not in options else ""
+    argument = ", device=device" if device else ""
+    if "tensor" not in options:
+        return (
+            "def <all_reduce_sum>(*values):\n"
+            '    """Sum each number over all processes; counts stay integers."""\n'
+            f"{device}"
+            f"    total = <torch>.tensor(values, dtype=<torch>.float64{argument})\n"
+            "    <dist>.all_reduce(total)\n"
+            "    return [type(v)(t) for v, t in zip(values, total.tolist())]\n"
+        )
+    return (
+        "def <all_reduce_sum>(*values):\n"
+        '    """Sum each number over all processes; counts stay integers, tensors stay tensors."""\n'
+        f"{device}"
+        f"    total = <torch>.tensor([float(v) for v in values], dtype=<torch>.float64{argument})\n"
+        "    <dist>.all_reduce(total)\n"
+        "    return [v.new_tensor(t) if <torch>.is_tensor(v) else type(v)(t) for v, t in zip(values, total.tolist())]\n"
+    )
+
+
+_TEXTS = {
+    "is_main_process": '''
+def <is_main_process>():
+    return int(<os>.environ.get("RANK", 0)) == 0
+''',
+    "main_process_first": '''
+@<contextmanager>
+def <main_process_first>():
+    """One process per node goes ahead (to download, to build a cache); the others follow."""
+    ahead = int(<os>.environ.get("LOCAL_RANK", 0)) == 0
+    if not ahead:
+        <dist>.barrier()
+    try:
+        yield
+    finally:
+        if ahead:
+            <dist>.barrier()
+''',
+    "sync_buffers": '''
+def <sync_buffers>(model):
+    """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""
+    for buffer in model.buffers():
+        <dist>.broadcast(buffer, src=0)
+''',
+    "broadcast_value": '''
+def <broadcast_value>(value):
+    """Rank 0's value, on every process."""
+    box = [value]
+    <dist>.broadcast_object_list(box, src=0)
+    return box[0]
+''',
+    "unwrap": '''
+def <unwrap>(model):
+    return model.module if isinstance(model, <DDP>) else model
+''',
+}

@@ -1,0 +1,84 @@
+"""Facts in, a plan out: every rule is asked, edits are put in order, what is left to the user is listed."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+
+from ddpify.edits import AddHelper, AddImport, Edit
+from ddpify.errors import DdpifyError, Refused
+from ddpify.facts import Facts
+from ddpify.helpers import NEEDS, ORDER
+from ddpify.rules import Finding, all_rules
+from ddpify.source import Source
+
+
+class RuleFault(DdpifyError):
+    """A fault in a rule of ddpify; nothing is written."""
+
+
+@dataclass
+class Plan:
+    """What will be done, and why."""
+
+    findings: list[Finding] = field(default_factory=list)
+    left: list[Finding] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
+
+    @property
+    def edits(self) -> list[Edit]:
+        return [e for f in self.findings for e in f.edits]
+
+    def helpers(self) -> dict[str, frozenset[str]]:
+        """The helpers that the edits need, those that they need themselves included, in the order of the file."""
+        wanted: dict[str, frozenset[str]] = {}
+        todo = [(e.name, e.options) for e in self.edits if isinstance(e, AddHelper)]
+        while todo:
+            name, options = todo.pop()
+            wanted[name] = wanted.get(name, frozenset()) | options
+            todo.extend((n, frozenset()) for n in NEEDS[name][1] if n not in wanted)
+        return {n: wanted[n] for n in ORDER if n in wanted}
+
+    def imports(self) -> list[str]:
+        """The imported names that edits ask for (keys of Names)."""
+        asked = [e.line for e in self.edits if isinstance(e, AddImport)]
+        for name in self.helpers():
+            asked.extend(NEEDS[name][0])
+        return list(dict.fromkeys(asked))
+
+
+def ask_rules(facts: Facts, *, debug: bool = False) -> list[Finding]:
+    """The findings of every rule, in the order of the text."""
+    found: list[Finding] = []
+    for rule in all_rules():
+        try:
+            found.extend(rule().check(facts))
+        except DdpifyError:
+            raise
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            raise RuleFault(
+                f"{facts.source.path}: internal error in rule {rule.code} ({rule.name()}): {type(error).__name__}: {error}; nothing was written. "
+                "Please report it with the script (or the part of it that fails) and the output of --debug"
+            ) from error
+    return sorted(found, key=lambda f: (f.source is not facts.source, str(f.source.path), f.span.start, f.code))
+
+
+def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
+    """Ask the rules what to do; the first reason to refuse ends it."""
+    plan = Plan()
+    for finding in ask_rules(facts, debug=debug):
+        if finding.refuse:
+            raise Refused(f"{place(finding.source, finding)}: {finding.message}. {finding.left}".rstrip())
+        if finding.note:
+            plan.notes.append(finding)
+        elif finding.edits:
+            plan.findings.append(finding)
+        elif finding.left:
+            plan.left.append(finding)
+    return plan
+
+
+def place(source: Source, finding: Finding) -> str:
+    return f"{source.path}:{finding.span.line}"

@@ -1,0 +1,55 @@
+"""The entry script and the local modules it imports, found as Python would and read only when asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddpify.errors import DdpifyError
+from ddpify.source import Source, read_source
+
+
+class Project:
+    """The files that belong together: the entry's folder is on the search path, as when it is run."""
+
+    def __init__(self, entry: Source, roots: tuple[Path, ...] = ()) -> None:
+        self.entry = entry
+        self.roots = (entry.path.parent, *roots)
+        self.modules: dict[Path, Source | None] = {entry.path: entry}
+
+    def find(self, name: str, level: int = 0, importer: Source | None = None) -> Source | None:
+        """The project's file for a module name (`a.b`, or with `level` dots before it), or None where it is not local."""
+        parts = name.split(".") if name else []
+        if level:
+            base = (importer or self.entry).path.parent
+            for _ in range(level - 1):
+                base = base.parent
+            return self._at(base, parts)
+        for root in self.roots:
+            found = self._at(root, parts)
+            if found is not None:
+                return found
+        return None
+
+    def is_package(self, name: str) -> bool:
+        """True where the name is a folder of the project without an `__init__.py`."""
+        return any((root / Path(*name.split("."))).is_dir() for root in self.roots)
+
+    def _at(self, base: Path, parts: list[str]) -> Source | None:
+        place = base.joinpath(*parts)
+        candidates = [place / "__init__.py"] if not parts else [place.with_name(place.name + ".py"), place / "__init__.py"]
+        for path in candidates:
+            if path in self.modules or path.is_file():
+                return self._read(path)
+        return None
+
+    def _read(self, path: Path) -> Source | None:
+        if path not in self.modules:
+            try:
+                self.modules[path] = read_source(path)
+            except DdpifyError:
+                self.modules[path] = None  # what cannot be read stays unknown to the analysis
+        return self.modules[path]
+
+    def files(self) -> list[Source]:
+        """The files read so far, the entry first."""
+        return [s for s in self.modules.values() if s is not None]

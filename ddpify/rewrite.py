@@ -1,0 +1,359 @@
+"""Plan and source in, new text out: the only place that writes into a user's file."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ddpify.edits import (
+    Append,
+    Delete,
+    Edit,
+    Guard,
+    InsertAfter,
+    InsertBefore,
+    Replace,
+    SetArgument,
+    Surround,
+)
+from ddpify.errors import DdpifyError
+from ddpify.source import Source, walk
+
+Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
+
+
+class Conflict(DdpifyError):
+    """Two edits want the same text: a fault of ddpify, never written."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Text to put in the place of [start, end); an insertion where both are equal."""
+
+    start: int
+    end: int
+    text: str
+    order: tuple[int, int] = (0, 0)
+
+
+class Rewriter:
+    """Collects changes for one file and applies them from the end to the start."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.nl = source.newline
+        self.unit = source.module.default_indent
+        self.changes: list[Change] = []
+        self.guarded: list[tuple[int, int]] = []
+        self.split: set[int] = set()
+        self._seq = 0
+        self.breaks_before: set[cst.CSTNode] = set()
+        self.breaks_after: set[cst.CSTNode] = set()
+
+    def apply(self, edits: list[Edit]) -> str:
+        """The new text of the file."""
+        self.breaks_before = {e.node for e in edits if isinstance(e, InsertBefore)}
+        self.breaks_after = {e.node for e in edits if isinstance(e, InsertAfter)}
+        self.guards([e for e in edits if isinstance(e, Guard)])
+        for edit in edits:
+            match edit:
+                case Replace():
+                    span = self.source.span(edit.node)
+                    self.change(span.start, span.end, edit.text)
+                case Append():
+                    self.append(edit)
+                case Surround():
+                    span = self.source.span(edit.node)
+                    self.change(span.start, span.start, edit.before, 5)
+                    self.change(span.end, span.end, edit.after, -5)
+                case SetArgument():
+                    self.set_argument(edit)
+                case InsertBefore():
+                    self.insert_before(edit)
+                case InsertAfter():
+                    self.insert_after(edit)
+                case Delete():
+                    self.delete(edit.node)
+        return self.result()
+
+    def change(self, start: int, end: int, text: str, priority: int = 0) -> None:
+        new = Change(start, end, text, (priority, self._seq))
+        if any((c.start, c.end, c.text) == (start, end, text) for c in self.changes if start != end):
+            return
+        self._seq += 1
+        self.changes.append(new)
+
+    def result(self) -> str:
+        text, last = self.source.text, len(self.source.text) + 1
+        taken: list[tuple[int, int]] = []
+        # from the end to the start; of several at one place the first written stands first, insertions before what they precede
+        for c in sorted(self.changes, key=lambda c: (c.start, c.end > c.start, c.order), reverse=True):
+            if c.end > c.start and any(s < c.end and c.start < e for s, e in taken):
+                raise Conflict(f"{self.source.path}:{self.source.line_at(c.start)}: two edits want the same text (internal error)")
+            if c.end > last and c.end > c.start:
+                raise Conflict(f"{self.source.path}:{self.source.line_at(c.start)}: edits overlap (internal error)")
+            text = text[: c.start] + c.text + text[c.end :]
+            if c.end > c.start:
+                taken.append((c.start, c.end))
+                last = c.start
+        return text
+
+    # -- expressions -------------------------------------------------------------------------------
+
+    def append(self, edit: Append) -> None:
+        span = self.source.span(edit.node)
+        simple = isinstance(edit.node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
+        if not simple:
+            self.change(span.start, span.start, "(", 5)
+        self.change(span.end, span.end, edit.text if simple else ")" + edit.text, -5)
+
+    def set_argument(self, edit: SetArgument) -> None:
+        args = edit.node.args
+        new = f"{edit.name}={edit.value}"
+        for at, text in edit.positions:
+            if at < len(args) and args[at].keyword is None and not args[at].star:
+                span = self.source.span(args[at].value)
+                self.change(span.start, span.end, text)
+                if text.startswith(edit.name + "="):
+                    return
+        hits = [a for a in args if a.keyword is not None and a.keyword.value in (edit.name, *edit.replaces)]
+        if hits:
+            span = self.argument_span(hits[0])
+            self.change(span[0], span[1], new)
+            for extra in hits[1:]:
+                self.drop_argument(edit.node, extra)
+            return
+        self.add_argument(edit.node, new)
+
+    def argument_span(self, arg: cst.Arg) -> tuple[int, int]:
+        span = self.source.span(arg)
+        return span.start, span.end
+
+    def add_argument(self, call: cst.Call, new: str) -> None:
+        """Behind the last plain argument, before any `**kwargs`, in the layout of the call."""
+        plain = [a for a in call.args if a.star != "**"]
+        splat = next((a for a in call.args if a.star == "**"), None)
+        if splat is not None:
+            start = self.argument_span(splat)[0]
+            self.change(start, start, new + ", ")
+        elif plain:
+            end = self.argument_span(plain[-1])[1]
+            start = self.argument_span(plain[-1])[0]
+            before = self.source.text[: start]
+            line = before[self.source.line_start(self.source.line_at(start)) :]
+            own_line = len(plain) > 1 and not line.strip()
+            self.change(end, end, f",{self.nl}{line}{new}" if own_line else f", {new}")
+        else:
+            end = self.source.span(call).end - 1
+            self.change(end, end, new)
+
+    def drop_argument(self, call: cst.Call, arg: cst.Arg) -> None:
+        at = call.args.index(arg)
+        start, end = self.argument_span(arg)
+        if at + 1 < len(call.args):
+            end = self.argument_span(call.args[at + 1])[0]
+        elif at:
+            start = self.argument_span(call.args[at - 1])[1]
+        self.change(start, end, "")
+
+    # -- statements ----------------------------------------------------------------------------------
+
+    def indent_of(self, stmt: cst.CSTNode) -> str:
+        """The white space before the line on which a statement's block stands."""
+        line = self.source.line(self.line_owner(stmt))
+        start = self.source.line_start(line)
+        text = self.source.text[start:]
+        space = text[: len(text) - len(text.lstrip(" \t\f"))]
+        return space + (self.unit if self.in_suite(stmt) else "")
+
+    def line_owner(self, stmt: cst.CSTNode) -> cst.CSTNode:
+        """The statement whose line a small statement stands on: itself, or the `if x:` of a one-line suite."""
+        parent = self.source.parents.get(stmt)
+        if isinstance(parent, cst.SimpleStatementSuite):
+            return self.source.parents[parent]
+        return parent if isinstance(parent, cst.SimpleStatementLine) else stmt
+
+    def in_suite(self, stmt: cst.CSTNode) -> bool:
+        return isinstance(self.source.parents.get(stmt), cst.SimpleStatementSuite)
+
+    def own_line(self, stmt: cst.CSTNode) -> None:
+        """Give a small statement a line of its own: `a; b` and `if x: a` are taken apart."""
+        parent = self.source.parents.get(stmt)
+        if not isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) or id(parent) in self.split:
+            return
+        self.split.add(id(parent))
+        smalls = list(parent.body)
+        indent = self.indent_of(stmt)
+        if isinstance(parent, cst.SimpleStatementSuite):
+            start = self.source.span(smalls[0]).start
+            colon = self.source.text.rindex(":", 0, start) + 1
+            self.change(colon, start, self.nl + indent)
+        for one, two in zip(smalls, smalls[1:], strict=False):
+            self.change(self.source.span(one).end, self.source.span(two).start, self.nl + indent)
+
+    def head(self, stmt: cst.CSTNode, comments: bool = True) -> int:
+        """Where a statement begins, with the comments directly above it."""
+        start = self.start(stmt)
+        parent = self.source.parents.get(stmt)
+        first = not isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) or parent.body[0] is stmt
+        if not comments or not first or self.in_suite(stmt):
+            return start
+        line = self.source.line_at(start)
+        indent = self.indent_of(stmt)
+        while line > 1:
+            above = self.source.text[self.source.line_start(line - 1) : self.source.line_start(line)]
+            if not above.startswith(indent + "#") or above.startswith(indent + "#!") or re.match(r"\s*# In\[", above):
+                break
+            line -= 1
+        return start if line == self.source.line_at(start) else self.source.line_start(line) + len(indent)
+
+    def start(self, stmt: cst.CSTNode) -> int:
+        """The first character of a statement, decorators included."""
+        decorators = getattr(stmt, "decorators", ())
+        return self.source.span(decorators[0] if decorators else stmt).start
+
+    def end(self, stmt: cst.CSTNode) -> int:
+        """The end of a statement's last line, a comment behind it included, without the line break."""
+        end = self.last_code(stmt)
+        parent = self.source.parents.get(stmt)
+        if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) and parent.body[-1] is not stmt:
+            return end
+        stop = re.compile(r"\r|\n|\Z").search(self.source.text, end)
+        return stop.start() if stop is not None else len(self.source.text)
+
+    def last_code(self, stmt: cst.CSTNode) -> int:
+        body = getattr(stmt, "body", None)
+        if isinstance(stmt, cst.BaseCompoundStatement):
+            last: cst.CSTNode = stmt
+            for name in ("finalbody", "orelse"):
+                tail = getattr(stmt, name, None)
+                if tail is not None:
+                    return self.last_code(tail)
+            if isinstance(stmt, (cst.Try, cst.TryStar)) and stmt.handlers:
+                body = stmt.handlers[-1].body
+            if isinstance(stmt, cst.Match):
+                body = stmt.cases[-1].body
+            return self.last_code(body) if isinstance(body, cst.CSTNode) else self.source.span(last).end
+        if isinstance(stmt, (cst.Else, cst.Finally)):
+            return self.last_code(stmt.body)
+        if isinstance(stmt, (cst.IndentedBlock, cst.SimpleStatementSuite)) and stmt.body:
+            return self.last_code(stmt.body[-1])
+        if isinstance(stmt, cst.SimpleStatementLine):
+            return self.last_code(stmt.body[-1])
+        return self.source.span(stmt).end
+
+    def insert_before(self, edit: InsertBefore) -> None:
+        stmt = edit.node
+        self.own_line(stmt)
+        at = self.head(stmt)
+        indent = self.indent_of(stmt) + self.unit * self.depth(at, outside=True)
+        gap = self.nl if edit.blank_after else ""
+        self.change(at, at, "".join(line_text(line, indent) + self.nl + indent for line in edit.lines) + (gap + indent if gap else ""), -1)
+
+    def insert_after(self, edit: InsertAfter) -> None:
+        stmt = edit.node
+        self.own_line(stmt)
+        at = self.end(stmt)
+        indent = self.indent_of(stmt) + self.unit * self.depth(at, outside=True)
+        self.change(at, at, "".join(self.nl + indent + line_text(line, indent) for line in edit.lines), 9)
+
+    def delete(self, stmt: cst.CSTNode) -> None:
+        self.own_line(stmt)
+        owner = self.line_owner(stmt)
+        block = self.source.parents.get(owner)
+        siblings = list(getattr(block, "body", ()))
+        alone = len(siblings) == 1 and not isinstance(block, cst.Module)
+        several = isinstance(owner, cst.SimpleStatementLine) and len(owner.body) > 1
+        start, end = self.start(stmt), self.last_code(stmt)
+        if alone or several or self.in_suite(stmt):
+            self.change(start, end, "pass" if alone or self.in_suite(stmt) else "")
+            return
+        first = self.source.line_start(self.source.line_at(start))
+        last = self.source.line_start(self.source.line_at(end) + 1)
+        above = self.source.text[self.source.line_start(self.source.line_at(start) - 1) : first] if first else "\n"
+        below = self.source.text[last : self.source.line_start(self.source.line_at(last) + 1)]
+        if last < len(self.source.text) and not above.strip() and not below.strip():
+            last = self.source.line_start(self.source.line_at(last) + 1)  # of two blank lines one goes too
+        self.change(first, last, "")
+
+    # -- guards --------------------------------------------------------------------------------------
+
+    def guards(self, guards: list[Guard]) -> None:
+        """Headers and indentation; a guard inside another with the same header is dropped, neighbours share one."""
+        nodes: dict[cst.CSTNode, str] = {}
+        for g in guards:
+            nodes.setdefault(g.node, g.header)
+        kept = {n: h for n, h in nodes.items() if not any(nodes.get(a) == h for a in self.source.ancestors(n))}
+        runs: dict[int, list[cst.CSTNode]] = defaultdict(list)
+        for node in sorted(kept, key=self.start):
+            previous = self.previous(node) if node not in self.breaks_before else None
+            previous = None if previous in self.breaks_after else previous
+            run = next((r for r in runs.values() if previous is not None and r[-1] is previous and kept[r[-1]] == kept[node]), None)
+            if run is not None:
+                run.append(node)
+            else:
+                runs[len(runs)] = [node]
+        for run in runs.values():
+            self.guard_run(run, kept[run[0]])
+
+    def previous(self, stmt: cst.CSTNode) -> cst.CSTNode | None:
+        """The statement directly before, in the same block."""
+        parent = self.source.parents.get(stmt)
+        if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
+            at = list(parent.body).index(stmt)  # type: ignore[arg-type]
+            if at:
+                return parent.body[at - 1]
+            if isinstance(parent, cst.SimpleStatementSuite):
+                return None
+            owner: cst.CSTNode = parent
+        else:
+            owner = stmt
+        block = self.source.parents.get(owner)
+        body = list(getattr(block, "body", ())) if not isinstance(block, cst.SimpleStatementLine) else []
+        if owner not in body or body.index(owner) == 0:
+            return None
+        before = body[body.index(owner) - 1]
+        return before.body[-1] if isinstance(before, cst.SimpleStatementLine) else before
+
+    def guard_run(self, run: list[cst.CSTNode], header: str) -> None:
+        for stmt in run:
+            self.own_line(stmt)
+        # the header stands above the comments that belong to the first statement
+        at, end = self.head(run[0]), self.last_code(run[-1])
+        self.guarded.append((at, end))
+        indent = self.indent_of(run[0])
+        self.change(at, at, f"{header}:{self.nl}{indent}{self.unit}", 2)
+        strings = self.strings(run)
+        for line in range(self.source.line_at(at) + 1, self.source.line_at(end) + 1):
+            start = self.source.line_start(line)
+            text = self.source.text[start : self.source.line_start(line + 1)]
+            if text.strip() and not any(s < start < e for s, e in strings):
+                self.change(start, start, self.unit, -9)
+        for one in run[1:]:
+            parent = self.source.parents.get(one)
+            if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) and parent.body[0] is not one:
+                start = self.source.span(one).start
+                self.change(start, start, self.unit, -9)
+
+    def strings(self, run: list[cst.CSTNode]) -> list[tuple[int, int]]:
+        """The spans of strings that go over several lines: their lines are text, not code."""
+        found = []
+        for stmt in run:
+            for node in walk(stmt):
+                if isinstance(node, (cst.SimpleString, cst.FormattedString)):
+                    span = self.source.span(node)
+                    if self.source.line_at(span.start) != self.source.line_at(span.end):
+                        found.append((span.start, span.end))
+        return found
+
+    def depth(self, at: int, outside: bool = False) -> int:
+        """How many guards an offset stands under."""
+        return sum(start < at < end for start, end in self.guarded)
+
+
+def line_text(line: str, indent: str) -> str:
+    """A line to insert; inner line breaks of it are indented alike."""
+    return line.replace("\n", "\n" + indent)

@@ -1,0 +1,98 @@
+"""DDP202: attributes and methods of the model, asked of the wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+from ddpify.edits import AddHelper, Append, Edit, Surround
+from ddpify.facts import Facts
+from ddpify.facts.methods import SURFACE
+from ddpify.facts.unwrapping import Raw, find_raw
+from ddpify.facts.values import Module, Wrapped
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+
+def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
+    """`.module` behind the expression; where it holds the module itself in another call, `unwrap(...)` around it."""
+    if not raw.both:
+        return (Append(raw.source, raw.node, ".module"),)
+    return Surround(raw.source, raw.node, f"{facts.names['unwrap']}(", ")"), AddHelper(raw.source, "unwrap")
+
+
+def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) -> Iterator[Finding]:
+    """The findings for the places of one kind; those in other files are beyond this version."""
+    found: list[Raw] = facts.cached("raw", find_raw)  # type: ignore[assignment]
+    for raw in found:
+        if raw.why not in why:
+            continue
+        name = raw.source.code(raw.node)
+        if raw.source is not facts.source:
+            message = f"`{name}` holds the DDP wrapper in {raw.source.path.name}, where its module is wanted"
+            yield rule.finding(raw.source, raw.node, message, refuse=True, left="This version edits the entry script only")
+            continue
+        message = f"`{name}.{raw.what}` would ask the DDP wrapper" if raw.what else f"`{name}` is evaluated through the DDP wrapper"
+        yield rule.finding(raw.source, raw.node, message, *raw_edits(facts, raw), reason=reason)
+
+
+class AttributeThroughWrapper(Rule):
+    """An attribute or method of the model is asked of the DDP wrapper.
+
+    ## What it does
+    Finds `model.encode(x)`, `model.fc`, `print(model)`, `isinstance(model, Net)`, `copy.deepcopy(model)` where `model` is the wrapper.
+
+    ## Why is this bad?
+    The wrapper does not have the module's attributes: a read raises AttributeError, a write is silently lost, `hasattr` and `isinstance`
+    answer for the wrapper, copies and pickles keep `module.` in their keys.
+
+    ## Edit
+    `.module` behind the name, or at the call that hands the model to a function that does not train it.
+    """
+
+    code = "DDP202"
+    references = ("https://github.com/ultralytics/yolov5/issues/90",)
+    good = (Good("ddp = DDP(model)\nprint(ddp.module.weight.shape)\nddp.train()"),)
+    bad = (Bad("ddp = DDP(model)\nprint(ddp.weight.shape)"), Bad("ddp = DDP(model)\nddp.tau = 0.5"))
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            bias = net.bias.item()
+            """,
+            gives=("bias = net.module.bias.item()",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.converting:
+            yield from raw_findings(self, facts, ("attribute", "handed over"), "the wrapper does not have the module's attributes")
+            return
+        seen: set[int] = set()
+        for e in facts.flow.log.of("attribute", "set"):
+            if not isinstance(e.obj, Wrapped) or e.frame.source is not facts.source or id(e.node) in seen or not e.obj.module:
+                continue
+            seen.add(id(e.node))
+            lost = e.kind == "set"
+            if (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
+                code = facts.source.code(e.node)
+                why = "is set on the DDP wrapper; the module keeps its old value" if lost else "is asked of the DDP wrapper, which does not have it"
+                yield self.finding(facts.source, e.node, f"`{code}` {why}")
+
+    def unknown(self, obj: Wrapped, name: str, lost: bool) -> bool:
+        """nn.Module's own methods work on the wrapper too (their names gain `module.`), those of the class do not."""
+        inner = [m for m in obj.module if isinstance(m, Module)]
+        own = any(name in m.fields or (m.cls is not None and m.cls.member(name)) for m in inner)
+        common = {"named_parameters", "named_modules", "modules", "children", "named_children", "state_dict", "load_state_dict", "apply", "half",
+                  "float", "double", "cpu", "type", "register_forward_hook", "device", "named_buffers", "register_buffer", "get_submodule",
+                  "share_memory", "compile", "require_backward_grad_sync", "reducer", "logger", "_set_static_graph", "bfloat16"}  # fmt: skip
+        return own or lost or (name not in common and not name.startswith("_"))
+
+

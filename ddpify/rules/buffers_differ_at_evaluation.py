@@ -1,0 +1,103 @@
+"""DDP206: buffers before an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, InsertBefore
+from ddpify.facts import Facts
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.metrics import BUFFERS, mentions
+from ddpify.facts.placing import steps
+from ddpify.facts.unwrapping import Raw, find_raw
+from ddpify.facts.values import Wrapped, modules
+from ddpify.rules._base import Converts, Finding, Rule
+
+
+class BuffersDifferAtEvaluation(Rule):
+    """Ranks evaluate with different BatchNorm statistics.
+
+    ## What it does
+    Puts `sync_buffers(model.module)` before the evaluation of a model that has buffers which a training forward changes.
+
+    ## Why is this bad?
+    Each rank's BatchNorm has seen its own batches, and DDP broadcasts rank 0's buffers only at the next training forward: between them the
+    same sample gets different outputs on different ranks. Rank 0's are those that are saved.
+
+    ## Edit
+    One broadcast before the evaluation, on every rank.
+    """
+
+    code = "DDP206"
+    references = ("https://github.com/pytorch/pytorch/issues/30718",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def check(model):
+                model.eval()
+                with torch.no_grad():
+                    return model(torch.ones(1, 4)).item()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            value = check(net)
+            """,
+            gives=("sync_buffers(net.module)\nvalue = check(net.module)",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            return
+        done: set[int] = set()
+        raws: list[Raw] = facts.cached("raw", find_raw)  # type: ignore[assignment]
+        places = {id(r.node): r for r in raws if r.why == "evaluation"}
+        for e in facts.after.log.of("forward"):
+            if not isinstance(e.obj, Wrapped) or (e.grad is not False and e.node in facts.after_roles.training_forwards):
+                continue
+            if not any(mentions(m, BUFFERS) for m in modules((e.obj,))) or e.seq >= facts.after.main_end:
+                continue
+            for stmt, name, frame in self.place(facts, e, places):
+                if id(stmt) not in done and frame.source is facts.source:
+                    done.add(id(stmt))
+                    helper = facts.names["sync_buffers"]
+                    yield self.finding(facts.source, stmt, f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
+                                       InsertBefore(facts.source, stmt, (f"{helper}({name}.module)",)), AddHelper(facts.source, "sync_buffers"),
+                                       reason="BatchNorm statistics differ between ranks after training")  # fmt: skip
+
+    def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, str, Frame]]:
+        """The statement that starts the evaluation, in the frame where the wrapper still has a name."""
+        for chain in e.frame.chains():
+            frames = [(entry.frame, entry.stmt, entry.loops) for entry in chain] + [(e.frame, e.stmt, e.loops)]
+            for frame, stmt, loops in frames:
+                inside = self.raw_in(facts, stmt, raws, frame)
+                if inside is not None:
+                    source = frame.source
+                    loop = next((lo.node for lo in loops if frame is e.frame and isinstance(lo.node, (cst.For, cst.While)) and self.batches(lo)), None)
+                    yield (loop if loop is not None else stmt), source.code(inside), frame
+                    break
+
+    def batches(self, loop: object) -> bool:
+        from ddpify.facts.roles import loaders_in
+        from ddpify.facts.values import Loader
+
+        return any(isinstance(o, Loader) for o in loaders_in(getattr(loop, "iterates", ())))
+
+    def raw_in(self, facts: Facts, stmt: cst.CSTNode, raws: dict[int, Raw], frame: Frame) -> cst.BaseExpression | None:
+        from ddpify.source import walk
+
+        for node in walk(stmt):
+            if id(node) in raws:
+                return raws[id(node)].node
+        return None
+
+
+__all__ = ["BuffersDifferAtEvaluation", "steps"]

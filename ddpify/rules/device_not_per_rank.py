@@ -1,0 +1,103 @@
+"""DDP103: GPUs that are named in the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Delete, Edit, Replace
+from ddpify.facts import Facts
+from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
+from ddpify.facts.setup import SetUp, find_setup
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.source import walk
+
+
+class DeviceNotPerRank(Rule):
+    """One GPU is named for every rank.
+
+    ## What it does
+    Finds `"cuda:0"`, `.cuda(0)`, `.to(0)` and `torch.cuda.set_device(0)` in a script that runs once per GPU.
+
+    ## Why is this bad?
+    Every rank works on GPU 0: it runs out of memory, or tensors meet on different devices, and the other GPUs idle.
+
+    ## Edit
+    After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A call of
+    `torch.cuda.set_device` goes, the set-up does it.
+    """
+
+    code = "DDP103"
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html",)
+    good = (Good('local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\nddp = DDP(model.cuda())'),)
+    bad = (Bad('ddp = DDP(model.to("cuda:0"))'), Bad("torch.cuda.set_device(0)\nddp = DDP(model.cuda())"))
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            torch.cuda.set_device(0)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            model = nn.Linear(4, 1).cuda(0)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for (x,) in loader:
+                model(x.to("cuda:0")).mean().backward()
+                optimizer.step()
+            """,
+            gives=("nn.Linear(4, 1).cuda()", 'x.to("cuda")'),
+            drops=("torch.cuda.set_device(0)", "cuda:0"),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        fixed: list[FixedDevice] = facts.cached("fixed_devices", fixed_devices)  # type: ignore[assignment]
+        for place in fixed:
+            if place.source is not facts.source:
+                if facts.converting and place.how != "set_device":
+                    yield self.finding(place.source, place.node, f"`{place.source.code(place.node)}` names one GPU, in another file",
+                                       left='write "cuda" without an index')  # fmt: skip
+                continue
+            literal = place.how != "set_device" or isinstance(place.argument, cst.Integer)
+            if facts.converting:
+                yield from self.mend(place)
+            elif literal:
+                yield self.finding(place.source, place.node, f"`{place.source.code(place.node)}` names one GPU for every rank")
+        if facts.converting:
+            yield from self.choices(facts)
+
+    def mend(self, place: FixedDevice) -> Iterator[Finding]:
+        source, code = place.source, place.source.code(place.node)
+        edit: Edit
+        if place.how == "set_device":
+            edit = Delete(source, place.node)
+        elif place.how == "index" and isinstance(place.node, cst.Call) and len(place.node.args) == 1 and _method(place.node) == "cuda":
+            edit = Replace(source, place.node.args[0], "")
+        elif place.argument is not None and isinstance(place.argument, cst.SimpleString):
+            edit = Replace(source, place.argument, place.argument.value.split(":")[0] + place.argument.quote)
+        else:
+            assert place.argument is not None
+            edit = Replace(source, place.argument, '"cuda"')
+        yield self.finding(source, place.node, f"`{code}` names one GPU for every rank", edit, reason="the set-up bound this process to its GPU")
+
+    def choices(self, facts: Facts) -> Iterator[Finding]:
+        """Device choices that the set-up does not take the place of lose their index."""
+        setup = facts.cached("setup", find_setup)
+        taken = setup.device if isinstance(setup, SetUp) else None
+        choices: list[DeviceChoice] = facts.cached("device_choices", device_choices)  # type: ignore[assignment]
+        for choice in choices:
+            if choice is taken:
+                continue
+            for node in (n for s in choice.stmts for n in walk(s)):
+                if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda:"):
+                    text = node.value.split(":")[0] + node.quote
+                    if choice.source is facts.source:
+                        yield self.finding(choice.source, node, f"`{choice.target}` names one GPU for every rank",
+                                           Replace(choice.source, node, text), reason="the set-up bound this process to its GPU")  # fmt: skip
+                    else:
+                        yield self.finding(choice.source, node, f"`{choice.target}` names one GPU, in another file", left=f"write {text} there")
+
+
+def _method(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""

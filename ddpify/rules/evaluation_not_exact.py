@@ -1,0 +1,117 @@
+"""DDP304: evaluation that counts each sample once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.edits import AddImport, Edit, InsertBefore, Replace
+from ddpify.facts import Facts
+from ddpify.facts.evaluation import Evaluation, evaluations
+from ddpify.facts.metrics import loop_facts
+from ddpify.facts.sharding import LoaderFacts
+from ddpify.facts.values import Loader, Sampler, constants
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules.loader_without_sampler import set_sampler
+
+
+class EvaluationNotExact(Rule):
+    """An evaluation counts samples twice: a DistributedSampler pads.
+
+    ## What it does
+    Finds evaluation loaders with a DistributedSampler, and shares evaluation out without padding in a conversion.
+
+    ## Why is this bad?
+    A DistributedSampler repeats samples until every rank has as many, so that a metric depends on the number of GPUs.
+
+    ## Edit
+    `sampler=range(rank, len(dataset), world_size)`: every sample once, where the result is a sum over samples in any order. Otherwise every
+    rank evaluates the whole set, which gives the original's numbers at the original's cost; the report says why.
+    """
+
+    code = "DDP304"
+    severity = Severity.WARNING
+    references = ("https://github.com/pytorch/pytorch/issues/25162",)
+    good = (
+        Good("""
+            ddp = DDP(model)
+            loader = DataLoader(dataset, sampler=range(dist.get_rank(), len(dataset), dist.get_world_size()))
+            total = 0.0
+            with torch.no_grad():
+                for x, y in loader:
+                    total += ddp.module(x).sum().item()
+            """),
+    )
+    bad = (
+        Bad("""
+            ddp = DDP(model)
+            loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+            total = 0.0
+            with torch.no_grad():
+                for x, y in loader:
+                    total += ddp.module(x).sum().item()
+            print(total)
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4), torch.ones(8))
+            loader = DataLoader(data, batch_size=2)
+            held_out = DataLoader(data, batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x, y in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            right = 0
+            with torch.no_grad():
+                for x, y in held_out:
+                    right += (net(x)[:, 0] > y).sum().item()
+            print(right / len(data))
+            """,
+            gives=(
+                "held_out = DataLoader(data, batch_size=2, sampler=range(dist.get_rank(), len(data), dist.get_world_size()))",
+                "    [right] = all_reduce_sum(right)",
+            ),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            yield from self.lint(facts)
+            return
+        found: list[Evaluation] = facts.cached("evaluations", evaluations)  # type: ignore[assignment]
+        for e in found:
+            if e.known is None or e.known.source is not facts.source:
+                continue
+            name = e.known.source.code(e.known.dataset).split("\n")[0] if e.known.dataset is not None else "the dataset"
+            if e.by_sample:
+                yield self.finding(e.known.source, e.known.call, f"the evaluation over `{name}` is shared out by sample", *self.share(facts, e.known),
+                                   reason="each sample is counted once, without padding; the sums are reduced after the loop")  # fmt: skip
+            else:
+                yield self.finding(e.known.source, e.known.call, f"every rank evaluates the whole of `{name}`: {e.reason}", note=True)
+
+    def share(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
+        dist = facts.names["dist"]
+        assert known.dataset is not None
+        source = known.source
+        value = f"range({dist}.get_rank(), len({source.code(known.dataset)}), {dist}.get_world_size())"
+        edits: list[Edit] = [*set_sampler(known, value), AddImport(source, "dist")]
+        if known.splat_shuffles and known.splat is not None:
+            splat = source.code(known.splat)
+            shared = sum(isinstance(lo, Loader) and lo.splat is known.loader.splat for lo in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)) > 1
+            if shared:
+                edits.append(Replace(source, known.splat, f'{{**{splat}, "shuffle": False}}'))
+            else:
+                edits.append(InsertBefore(source, known.stmt, (f'{splat}.pop("shuffle", None)',)))
+        return edits
+
+    def lint(self, facts: Facts) -> Iterator[Finding]:
+        used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}  # type: ignore[attr-defined]
+        for loader in facts.roles.evaluation_loaders:
+            samplers = [s for s in loader.arguments.get("sampler", ()) if isinstance(s, Sampler) and s.name.endswith("DistributedSampler")]
+            if samplers and loader.site.source is facts.source and id(loader) in used and constants(samplers[0].arguments.get("drop_last", ())) != [True]:
+                yield self.finding(facts.source, loader.site.node, "an evaluation through a DistributedSampler counts the samples that it pads with twice")

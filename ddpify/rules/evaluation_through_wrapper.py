@@ -1,0 +1,60 @@
+"""DDP204: evaluation through the wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.facts import Facts
+from ddpify.facts.ranks import guarded
+from ddpify.facts.values import Wrapped
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules.attribute_through_wrapper import raw_findings
+
+
+class EvaluationThroughWrapper(Rule):
+    """The model is evaluated through the DDP wrapper on one rank.
+
+    ## What it does
+    Finds forwards of the wrapper under a rank condition; a conversion evaluates the module itself.
+
+    ## Why is this bad?
+    The wrapper's forward may broadcast buffers: a collective that the other ranks do not join, or join with one of another place. It works
+    by luck, or hangs.
+
+    ## Edit
+    `evaluate(model.module, loader)`: inside the function the name holds the raw module, which runs no hidden collective, so that ranks may
+    have different numbers of batches.
+    """
+
+    code = "DDP204"
+    references = ("https://github.com/pytorch/pytorch/issues/54059",)
+    good = (Good("ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp.module(torch.ones(1, 8))"),)
+    bad = (Bad("ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp(torch.ones(1, 8))"),)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def check(model):
+                with torch.no_grad():
+                    return model(torch.ones(1, 4)).item()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            value = check(net)
+            """,
+            gives=("value = check(net.module)",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.converting:
+            yield from raw_findings(self, facts, ("evaluation",), "the raw module runs no hidden collective")
+            return
+        for e in facts.flow.log.of("forward"):
+            if isinstance(e.obj, Wrapped) and e.frame.source is facts.source and guarded(e, facts.flow):
+                yield self.finding(facts.source, e.node, "a forward of the DDP wrapper runs on some ranks only; use its `.module` there")

@@ -1,0 +1,202 @@
+"""DDP301: training loaders without a DistributedSampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument
+from ddpify.facts import Facts
+from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.values import Const, constants
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.source import walk
+
+
+class LoaderWithoutSampler(Rule):
+    """Every rank reads the whole training set.
+
+    ## What it does
+    Finds DataLoaders that training batches come from and that have no sampler which shares the samples out.
+
+    ## Why is this bad?
+    A DataLoader knows nothing of ranks: N GPUs do the same epoch N times, and nothing is gained.
+
+    ## Edit
+    `sampler=DistributedSampler(dataset)`; `shuffle` moves into the sampler, because a loader may not have both. A loader that drops its
+    last batch gets a sampler that drops, too. The number in `batch_size` stays and is per process; `--global-batch keep` divides it.
+
+    ## When not
+    A custom sampler, a batch sampler or a stream is refused: what they draw would change.
+    """
+
+    code = "DDP301"
+    references = ("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",)
+    good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, shuffle=False))
+            for x, y in loader:
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
+    )
+    bad = (
+        Bad("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            loader = DataLoader(dataset, batch_size=8, shuffle=True)
+            for x, y in loader:
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            loader = DataLoader(data, 2, True, num_workers=0)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(3):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("loader = DataLoader(data, 2, sampler=DistributedSampler(data), num_workers=0)", "    loader.sampler.set_epoch(epoch)"),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.converting and not facts.roles.training_loaders:
+            yield self.no_loader(facts)
+            return
+        done: set[cst.Call] = set()
+        for loader in facts.roles.training_loaders:
+            known = loader_facts(facts, loader)
+            if known is None or known.call in done:
+                continue
+            done.add(known.call)
+            if not facts.converting:
+                if known.source is facts.source and "sampler" not in loader.arguments and "batch_sampler" not in loader.arguments and not known.problem \
+                        and not loader.unknown_splat:  # fmt: skip
+                    yield self.finding(known.source, known.call, f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set")
+                continue
+            if known.source is not facts.source:
+                message = f"the training DataLoader is made in {known.source.path.name}:{known.source.line(known.call)}, another file of the project"
+                yield self.finding(facts.source, facts.source.module, message, refuse=True,
+                                   left="This version edits the entry script only; move the loader into it")  # fmt: skip
+            elif known.problem:
+                yield self.finding(known.source, known.call, f"the training DataLoader cannot be sharded: {known.problem}", refuse=True)
+            elif loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
+                yield self.finding(known.source, known.call, "the training DataLoader has a sampler that ddpify could not follow", refuse=True)
+            else:
+                yield self.shard(facts, known)
+        for obj, event in facts.roles.other_data:
+            if facts.converting and not isinstance(obj, Const) and not facts.roles.training_loaders:
+                yield self.finding(event.frame.source, event.node, "training batches come from something other than a DataLoader", refuse=True)
+
+    def no_loader(self, facts: Facts) -> Finding:
+        event = facts.roles.backwards[0]
+        why = "the training data are not read through a torch DataLoader"
+        return self.finding(event.frame.source, event.node, f"{why}, so there is nothing that a DistributedSampler could share out",
+                            refuse=True, left="Put the tensors into a TensorDataset and a DataLoader")  # fmt: skip
+
+    def dataset(self, known: LoaderFacts) -> str:
+        return known.source.code(known.dataset).split("\n")[0] if known.dataset is not None else "?"
+
+    def shard(self, facts: Facts, known: LoaderFacts) -> Finding:
+        source = known.source
+        name, edits = hoisted(facts, known, facts.names["train_set"])
+        options = ""
+        if known.splat_shuffles and known.splat is not None:
+            options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'
+        elif known.shuffle is not None and known.shuffles is None:
+            options = f", shuffle={source.code(known.shuffle)}"
+        elif known.shuffles is False:
+            options = ", shuffle=False"
+        if known.drop_last is True:
+            options += ", drop_last=True"
+        value = f"{facts.names['DistributedSampler']}({name}{options})"
+        edits.extend(set_sampler(known, value))
+        edits.append(AddImport(source, "DistributedSampler"))
+        if known.drop_last:
+            edits.extend(self.check_steps(facts, known))
+        if facts.global_batch == "keep":
+            edits.extend(self.divide_batch(facts, known))
+        moved = "shuffling moves into the sampler" if known.shuffles is not False else "the order stays"
+        return self.finding(source, known.call, f"the DataLoader over `{self.dataset(known)}` is shared out over the ranks", *edits,
+                            reason=f"each rank gets its own shard; {moved}")  # fmt: skip
+
+    def check_steps(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
+        """drop_last may leave a rank without a single batch: then the script says so instead of training nothing."""
+        if not isinstance(known.stmt, cst.Assign) or known.stmt.value is not known.call:
+            return []
+        target = known.source.code(known.stmt.targets[0].target)
+        unit = known.source.module.default_indent
+        text = f'raise ValueError("fewer samples per process than one batch: no training step would be made")'
+        return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
+
+    def divide_batch(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
+        args = known.call.args
+        world = f"{facts.names['dist']}.get_world_size()"
+        for at, arg in enumerate(args):
+            if (arg.keyword is not None and arg.keyword.value == "batch_size") or (arg.keyword is None and at == 1 and not arg.star):
+                code = known.source.code(arg.value)
+                simple = isinstance(arg.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
+                text = f"{code} // {world}" if simple else f"({code}) // {world}"
+                return [Replace(known.source, arg.value, text), AddImport(known.source, "dist")]
+        return []
+
+
+def set_sampler(known: LoaderFacts, value: str) -> list[Edit]:
+    """`sampler=value` in the place of shuffle, wherever that stands."""
+    if known.position is not None:
+        args = known.call.args
+        text = f"sampler={value}"
+        rest = [a for a in args[known.position + 1 :] if a.keyword is None and not a.star]
+        if rest:  # DataLoader(ds, 8, True, None, None, 4): the sampler is the next place
+            return [SetArgument(known.source, known.call, "sampler", value, (), ((known.position, "False"), (known.position + 1, value)))]
+        return [SetArgument(known.source, known.call, "sampler", value, (), ((known.position, text),))]
+    return [SetArgument(known.source, known.call, "sampler", value, ("shuffle",))]
+
+
+def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit]]:
+    """The dataset as a name; where it is made inside the call it gets a statement of its own, under main_process_first if it downloads."""
+    source = known.source
+    assert known.dataset is not None
+    if known.is_simple:
+        return source.code(known.dataset), []
+    downloads = any(
+        isinstance(n, cst.Arg) and n.keyword is not None and n.keyword.value == "download" and constants(facts.flow.values.get(n.value, ())) != [False]
+        for n in walk(known.dataset)
+    )
+    unit = source.module.default_indent
+    shift = unit if downloads else ""
+    span = source.span(known.dataset)
+    stmt = source.span(known.stmt)
+    indent = " " * stmt.column
+    moved = len(indent + shift + f"{name} = ") - span.column
+    lines = source.code(known.dataset).split(source.newline)
+    strings = any(isinstance(n, (cst.SimpleString, cst.FormattedString)) and source.newline in source.code(n) for n in walk(known.dataset))
+    if not strings:
+        lines = [lines[0], *(_move(line, moved, len(indent)) for line in lines[1:])]
+    text = f"{name} = " + "\n".join(lines)
+    edits: list[Edit] = [Replace(source, known.dataset, name)]
+    if downloads:
+        header = f"with {facts.names['main_process_first']}():"
+        edits += [InsertBefore(source, known.stmt, (f"{header}\n{unit}{text}",)), AddHelper(source, "main_process_first")]
+    else:
+        edits.append(InsertBefore(source, known.stmt, (text,)))
+    return name, edits
+
+
+def _move(line: str, by: int, base: int) -> str:
+    """A continuation line moved sideways; the indentation of the statement is added again when it is inserted."""
+    space = len(line) - len(line.lstrip())
+    return " " * max(0, space + by - base) + line.lstrip()

@@ -1,0 +1,141 @@
+"""DDP501: numbers of the whole set, added up over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Surround
+from ddpify.facts import Facts
+from ddpify.facts.evaluation import Evaluation, evaluations
+from ddpify.facts.metrics import Accumulator, LoopFacts, loop_facts
+from ddpify.facts.roles import expression_for
+from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing, origins
+from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.source import walk
+
+
+class MetricNotReduced(Rule):
+    """A number that is printed or decided is one shard's.
+
+    ## What it does
+    Finds the counters and sums of a loop over a loader that are used after it, and adds them up over the ranks once.
+
+    ## Why is this bad?
+    Each rank has seen its own shard: `correct / len(dataset)` is one world-th of the truth, and ranks that decide on numbers of their own
+    stop at different epochs.
+
+    ## Edit
+    `loss_sum, correct = all_reduce_sum(loss_sum, correct)` directly behind the loop. What the sums are divided by is made global with them:
+    `len(loader)` is multiplied by the world size.
+    """
+
+    code = "DDP501"
+    references = ("https://github.com/pytorch/examples/issues/905",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                total = 0.0
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    loss.backward()
+                    optimizer.step()
+                    total += loss.item()
+                print(total / len(loader))
+            """,
+            gives=("    [total] = all_reduce_sum(total)", "total / (len(loader) * dist.get_world_size())"),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            return
+        shared = {e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.by_sample}  # type: ignore[attr-defined]
+        done: set[int] = set()
+        for loop in facts.cached("loops", loop_facts):  # type: ignore[attr-defined]
+            if id(loop.node) in done or loop.source is not facts.source or not (loop.training or loop.loader in shared):
+                continue
+            done.add(id(loop.node))
+            yield from self.reduce(facts, loop)
+
+    def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
+        sums = [a for a in loop.accumulators if a.read_after and a.fresh]
+        for a in loop.accumulators:
+            if a.read_after and not a.fresh and loop.training and "." not in a.target and self.used_after(facts, loop, a):
+                yield self.finding(loop.source, loop.node, f"`{a.target}` is used after the loop, and is not set to a number right before it: it stays rank 0's own",
+                                   left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used")  # fmt: skip
+        if not sums:
+            return
+        names = ", ".join(a.target for a in sums)
+        left = names if len(sums) > 1 else f"[{names}]"
+        line = f"{left} = {facts.names['all_reduce_sum']}({names})"
+        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (line,)), AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
+                             AddImport(loop.source, "dist")]  # fmt: skip
+        if loop.training:
+            edits.extend(self.denominators(facts, loop, sums))
+        quoted = " and ".join(f"`{a.target}`" for a in sums)
+        yield self.finding(loop.source, loop.node, f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks", *edits,
+                           reason="numbers of the whole set, alike on every rank")  # fmt: skip
+
+    def used_after(self, facts: Facts, loop: LoopFacts, a: Accumulator) -> bool:
+        inner = any(isinstance(n, cst.Assign) and loop.source.code(n.targets[0].target) == a.target for n in walk(loop.node.body))
+        return not inner  # set inside the loop: a running value, rank 0's own
+
+    def options(self, facts: Facts, sums: list[Accumulator]) -> frozenset[str]:
+        setup = facts.cached("setup", find_setup)
+        options = set()
+        if any(a.tensor for a in sums):
+            options.add("tensor")
+        if isinstance(setup, SetUp):
+            options |= {name for name, on in (("cpu", not setup.cuda), ("accelerator", setup.accelerator)) if on}
+        return frozenset(options)
+
+    def denominators(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
+        """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""
+        targets = {a.target for a in sums}
+        end = loop.source.span(loop.node.body).end
+        world = f" * {facts.names['dist']}.get_world_size()"
+        for node in walk(loop.frame.node):
+            if loop.source.span(node).start <= end if isinstance(node, (cst.BinaryOperation, cst.AugAssign)) else True:
+                continue
+            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Divide, cst.FloorDivide)):
+                numerator, divisor = node.left, node.right
+            elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
+                numerator, divisor = node.target, node.value
+            else:
+                continue
+            if not any(isinstance(n, (cst.Name, cst.Attribute)) and loop.source.code(n) in targets for n in walk(numerator)):
+                continue
+            if any(isinstance(n, cst.Name) and n.value in targets for n in walk(divisor)):
+                continue
+            yield from self.divisor(facts, loop, divisor, world)
+
+    def divisor(self, facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: str) -> Iterator[Edit]:
+        value = facts.flow.values.get(divisor, ())
+        for origin in origins(value):
+            batches = isinstance(origin, FromLength) and origin.of is loop.loader
+            index = isinstance(origin, FromLoop) and origin.loop is loop.node
+            if batches or index:
+                bracket = not getattr(divisor, "lpar", ())
+                yield Surround(loop.source, divisor, "(" if bracket else "", f"{world})" if bracket else world)
+                return
+            if isinstance(origin, FromLength) and isinstance(origin.of, (Dataset, Instance, Thing)) and isinstance(divisor, cst.Call):
+                name = expression_for(loop.loader, loop.frame, facts.flow)
+                if name is not None and isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset and divisor.args:
+                    yield from self.samples(loop, divisor, name, world)
+                    return
+
+    def samples(self, loop: LoopFacts, divisor: cst.Call, name: str, world: str) -> Iterator[Edit]:
+        """`len(loader.dataset)`: the sampler pads, so as many samples were seen as all ranks' samplers have."""
+        from ddpify.edits import Replace
+
+        yield Replace(loop.source, divisor, f"(len({name}.sampler){world})")

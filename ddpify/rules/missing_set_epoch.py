@@ -1,0 +1,192 @@
+"""DDP302: set_epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Edit, InsertBefore, Replace
+from ddpify.facts import Facts
+from ddpify.facts.frames import Frame
+from ddpify.facts.placing import statement_of
+from ddpify.facts.roles import EpochLoop, expression_for, loop_name
+from ddpify.facts.sharding import loader_facts
+from ddpify.facts.values import FromBatch, Iteration, Loader, Sampler, constants
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+
+class MissingSetEpoch(Rule):
+    """Every epoch has the same order: `set_epoch` is not called.
+
+    ## What it does
+    Finds shuffling DistributedSamplers whose loader is read in an epoch loop that never calls `set_epoch`.
+
+    ## Why is this bad?
+    The sampler's order depends on its epoch alone: without `set_epoch` each epoch repeats the first one's order and shards, silently.
+
+    ## Edit
+    `loader.sampler.set_epoch(epoch)` is the first statement of the epoch loop, with the loop's own variable; `_` gets a name.
+    """
+
+    code = "DDP302"
+    references = ("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",)
+    good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+            for epoch in range(3):
+                loader.sampler.set_epoch(epoch)
+                for x, y in loader:
+                    ddp(x).mean().backward()
+                    optimizer.step()
+            """),
+    )
+    bad = (
+        Bad("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            loader = DataLoader(dataset, sampler=DistributedSampler(dataset))
+            for epoch in range(3):
+                for x, y in loader:
+                    ddp(x).mean().backward()
+                    optimizer.step()
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            loader = DataLoader(data, batch_size=2, shuffle=True)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(3):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("for epoch in range(3):\n    loader.sampler.set_epoch(epoch)",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        done: set[tuple[int, int]] = set()
+        for epoch in facts.roles.epoch_loops:
+            if epoch.loop is None or not self.shuffles(facts, epoch.loader):
+                continue
+            key = (id(epoch.loader.call), id(epoch.loop.node))
+            if key in done:
+                continue
+            done.add(key)
+            if facts.converting:
+                yield from self.edit(facts, epoch)
+            elif not self.is_set(facts, epoch) and epoch.loop.frame.source is facts.source:
+                name = next((e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader")
+                yield self.finding(facts.source, epoch.loop.node, f"the sampler of `{name}` gets no set_epoch: every epoch has the same order")
+        if facts.converting:
+            yield from self.steps(facts)
+
+    def shuffles(self, facts: Facts, loader: Loader) -> bool:
+        if facts.converting:
+            known = loader_facts(facts, loader)
+            return known is not None and known.shuffles is not False
+        samplers = [o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler) and "DistributedSampler" in o.name]
+        return any(constants(s.arguments.get("shuffle", ())) != [False] for s in samplers)
+
+    def is_set(self, facts: Facts, epoch: EpochLoop) -> bool:
+        samplers = set(epoch.loader.arguments.get("sampler", ()))
+        for e in facts.flow.log.of("method"):
+            if e.name == "set_epoch" and (e.obj in samplers or not isinstance(e.obj, Sampler)):
+                return True
+        return False
+
+    def edit(self, facts: Facts, epoch: EpochLoop) -> Iterator[Finding]:
+        assert epoch.loop is not None
+        node = epoch.loop.node
+        for at, (frame, stmt) in enumerate(epoch.way):
+            if frame.source is not facts.source:
+                continue
+            within = node if at == 0 else None
+            loader = self.loader_in(facts, epoch, frame, within)
+            if loader is None:
+                continue
+            edits: list[Edit] = []
+            variable = self.variable(facts, epoch, frame, edits)
+            if variable is None:
+                continue
+            if at == 0 and isinstance(node, cst.For):
+                place = first_statement(node)
+                made = self.made_inside(facts, epoch, node)
+                edits.append(InsertBefore(frame.source, made or place, (f"{loader}.sampler.set_epoch({variable})",)))
+            else:
+                place = statement_of(frame.source, stmt)
+                edits.append(InsertBefore(frame.source, place, (f"{loader}.sampler.set_epoch({variable})",)))
+            yield self.finding(frame.source, place, f"`{loader}` is shuffled anew in every epoch", *edits,
+                               reason="the order of a DistributedSampler depends on its epoch")  # fmt: skip
+            return
+        yield self.finding(epoch.loop.frame.source, node, "the sampler of the training loader needs set_epoch here, and ddpify could not name both "
+                           "the loader and the epoch in one place", left="call loader.sampler.set_epoch(epoch) at the head of each epoch")  # fmt: skip
+
+    def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.For) -> cst.CSTNode | None:
+        """The loop statement over the loader, where the loader is made anew in each epoch."""
+        call = epoch.loader.call
+        source = epoch.loader.site.source
+        if call is None or node not in source.ancestors(call):
+            return None
+        return statement_of(source, epoch.batch_loop.node)
+
+    def loader_in(self, facts: Facts, epoch: EpochLoop, frame: Frame, within: cst.CSTNode | None) -> str | None:
+        return expression_for(epoch.loader, frame, facts.flow, within) or (expression_for(epoch.loader, frame, facts.flow) if within is not None else None)
+
+    def variable(self, facts: Facts, epoch: EpochLoop, frame: Frame, edits: list[Edit]) -> str | None:
+        """The name of the epoch in a frame; `_` in the loop gets one."""
+        assert epoch.loop is not None
+        node = epoch.loop.node
+        if frame is not epoch.loop.frame:
+            return loop_name(epoch, frame, facts.flow)
+        if not isinstance(node, cst.For) or not counts(facts, node):
+            return None
+        target = node.target
+        if isinstance(target, cst.Tuple) and target.elements and isinstance(target.elements[0].value, cst.Name):
+            target = target.elements[0].value
+        if not isinstance(target, cst.Name):
+            return None
+        if target.value == "_":
+            edits.append(Replace(frame.source, target, facts.names["epoch"]))
+            return facts.names["epoch"]
+        return target.value
+
+    def steps(self, facts: Facts) -> Iterator[Finding]:
+        """Batches that are not read by a loop over the loader (`next(it)`): passes that cannot be counted here."""
+        looped = {e.loader for e in facts.roles.epoch_loops}
+        for loader in facts.roles.training_loaders:
+            known = loader_facts(facts, loader)
+            if loader in looped or known is None or known.shuffles is False or known.problem:
+                continue
+            if any(isinstance(o, FromBatch) and o.loader is loader for e in facts.roles.backwards for o in getattr(e.value[0], "origins", ())):
+                yield self.finding(known.source, known.call, "batches of this loader are taken one by one, so the passes over it could not be found",
+                                   left="call loader.sampler.set_epoch(n) with a growing n at the start of each pass")  # fmt: skip
+
+
+def counts(facts: Facts, node: cst.For) -> bool:
+    """Whether a loop counts: `range(n)`, `tqdm(range(n))`, `trange(n)`, `enumerate(...)`, `itertools.count()`."""
+    todo = list(facts.flow.values.get(node.iter, ()))
+    while todo:
+        obj = todo.pop()
+        if isinstance(obj, Iteration):
+            if obj.how in ("range", "enumerate"):
+                return True
+            todo.extend(o for part in obj.of for o in part)
+    called = [getattr(o, "name", "") for o in facts.flow.values.get(getattr(node.iter, "func", None), ())]  # type: ignore[arg-type]
+    return any(n.endswith("count") for n in called)
+
+
+def first_statement(node: cst.For) -> cst.CSTNode:
+    first = node.body.body[0]
+    return first.body[0] if isinstance(first, cst.SimpleStatementLine) else first
+
+

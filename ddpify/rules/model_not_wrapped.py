@@ -1,0 +1,133 @@
+"""DDP201: the wrap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.edits import AddImport, InsertAfter
+from ddpify.facts import Facts
+from ddpify.facts.frames import Frame
+from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.values import Const, Device
+from ddpify.facts.wraps import NoWrapPoint, WrapPoint
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+
+class ModelNotWrapped(Rule):
+    """A model is trained without DistributedDataParallel around it.
+
+    ## What it does
+    Finds modules whose parameters are optimised and whose training forward goes through no DDP wrapper.
+
+    ## Why is this bad?
+    Nothing averages their gradients: every rank trains a model of its own, and only rank 0's is saved.
+
+    ## Edit
+    `model = DDP(model, ...)` stands after the last `.to()`, `.cuda()`, `load_state_dict()` or `apply()` that runs before the first
+    training forward. The optimizer keeps the parameters that it has: the wrapper shares them.
+
+    ## When not
+    Frozen networks and losses without parameters are left alone: DDP refuses a module that has nothing to train.
+    """
+
+    code = "DDP201"
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",)
+    good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
+    )
+    bad = (
+        Bad("""
+            head = nn.Linear(1, 1)
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD([*ddp.parameters(), *head.parameters()], lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                head(ddp(x)).mean().backward()
+                optimizer.step()
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            net.load_state_dict(torch.load("start.pt"))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("net = DDP(net)",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            if facts.roles.wrapped:
+                for w in facts.wraps:
+                    node = w.node if isinstance(w, NoWrapPoint) else w.module.site.node
+                    if w.source is facts.source and node in w.source.parents:
+                        yield self.finding(w.source, node, f"`{self.name_of(w)}` is trained without a DDP wrapper")
+            return
+        for w in facts.wraps:
+            if isinstance(w, NoWrapPoint):
+                yield self.finding(w.source, w.node, f"the model could not be wrapped: {w.reason}", refuse=True)
+            elif w.source is not facts.source:
+                message = f"`{w.target}` would have to be wrapped in {w.source.path.name}, and this version edits the entry script only"
+                yield self.finding(w.source, w.after, message, refuse=True)
+            else:
+                ids = self.device_ids(facts, w)
+                edit = InsertAfter(w.source, w.after, (f"{w.target} = {facts.names['DDP']}({w.target}{ids})",))
+                yield self.finding(w.source, w.after, f"`{w.target}` is wrapped", edit, AddImport(w.source, "DDP"),
+                                   reason="gradients of all ranks are averaged in backward")  # fmt: skip
+        if not facts.wraps:
+            yield self.finding(facts.source, facts.source.module, "no trained model was found whose parameters an optimizer has", refuse=True)
+
+    def name_of(self, w: WrapPoint | NoWrapPoint) -> str:
+        return w.target if isinstance(w, WrapPoint) else w.source.code(w.node)
+
+    def device_ids(self, facts: Facts, w: WrapPoint) -> str:
+        """`device_ids=` by what the scope knows: the device, an index, or nothing on the CPU."""
+        setup = facts.cached("setup", find_setup)
+        if not isinstance(setup, SetUp) or not setup.cuda:
+            return ""
+        torch = facts.names["torch"]
+        if setup.device is not None and setup.device.form != "other":
+            name = name_in_scope(facts, setup, w.frame)
+            if name is not None and setup.device.form == "index":
+                return f", device_ids=[{name}] if {torch}.cuda.is_available() else None"
+            if name is not None:
+                return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
+        if setup.device is not None and setup.device.form == "other" and setup.device.frame is w.frame:
+            name = setup.device.target
+            return f', device_ids=[{name}.index] if {name}.type == "cuda" else None'
+        return f", device_ids=[{torch}.cuda.current_device()] if {torch}.cuda.is_available() else None"
+
+
+def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
+    """The name by which a frame knows the device that the set-up gives."""
+    assert setup.device is not None
+    held = facts.flow.values
+    wanted = {id(o) for s in setup.device.stmts for o in _values(held.get(getattr(s, "value", None)))}  # type: ignore[arg-type]
+    nodes = {id(n) for s in setup.device.stmts for n in [getattr(s, "value", None)]}
+    if frame is setup.frame:
+        return setup.device.target
+    func = frame.func
+    for name, value in frame.scope.names.items():
+        if any(id(o) in wanted or (isinstance(o, Const) and id(o.node) in nodes) for o in value if isinstance(o, (Device, Const))):
+            fields = getattr(getattr(func, "bound", None), "fields", {})
+            field = next((f for f, other in fields.items() if other == value), None)
+            return f"{func.node.params.params[0].name.value}.{field}" if field and func is not None else name
+    return setup.device.target if frame.scope.holder(setup.device.target) is setup.frame.scope else None
+
+
+def _values(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else ()

@@ -1,0 +1,119 @@
+"""DDP101: the set-up of the process group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.edits import AddHelper, Delete, Edit, InsertAfter, InsertBefore, Replace
+from ddpify.facts import Facts
+from ddpify.facts.devices import DeviceChoice, only_availability
+from ddpify.facts.setup import SetUp, find_setup, moves_up
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+
+class ProcessGroupNotInitialized(Rule):
+    """The ranks never meet: no process group is set up.
+
+    ## What it does
+    Finds scripts that use DistributedDataParallel, a DistributedSampler or a collective without `init_process_group`, and gives a
+    single-GPU script its set-up: `device = setup_distributed()` in the place of the script's own choice of device.
+
+    ## Why is this bad?
+    Without a process group DDP and every collective raise `Default process group has not been initialized`.
+
+    ## Edit
+    The set-up stands after the arguments are parsed and before seeds, data and CUDA. It joins the group that torchrun describes and
+    binds this process to its GPU; under plain `python` it is a group of one, so that the script still runs by itself. The script's own
+    choice of device type still decides: a `--no-cuda` flag becomes the argument of `setup_distributed`.
+    """
+
+    code = "DDP101"
+    references = ("https://docs.pytorch.org/docs/stable/elastic/run.html",)
+    good = (Good("ddp = DDP(model)"),)
+    bad = (
+        Bad("""
+            from torch import nn
+            from torch.nn.parallel import DistributedDataParallel as DDP
+            ddp = DDP(nn.Linear(4, 1))
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+            model = nn.Linear(4, 1).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for epoch in range(2):
+                for (x,) in loader:
+                    optimizer.zero_grad()
+                    model(x.to(device)).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("device = setup_distributed()", "def setup_distributed():", "dist.destroy_process_group()"),
+            drops=("cuda:0",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            yield from self.lint(facts)
+            return
+        setup = facts.cached("setup", find_setup)
+        if not isinstance(setup, SetUp):
+            yield self.finding(facts.source, facts.source.module, "no statement was found that the set-up could stand before", refuse=True)
+            return
+        options = {name for name, on in (("accelerator", setup.accelerator), ("cpu", not setup.cuda)) if on}
+        edits, more, why = self.place(facts, setup)
+        options |= more
+        yield self.finding(setup.source, setup.first, "the process group is set up here", *edits,
+                           AddHelper(setup.source, "setup_distributed", frozenset(options)), reason=why)  # fmt: skip
+        if setup.device is not None and setup.device.mps:
+            yield self.finding(setup.source, setup.device.stmts[0], "mps is no device for DDP: on a Mac the result runs on the CPU", note=True)
+        if not setup.cuda:
+            message = "the script has no device code: it trains on the CPU, with gloo; move model and batches to a device to use GPUs"
+            yield self.finding(setup.source, setup.first, message, note=True)
+
+    def place(self, facts: Facts, setup: SetUp) -> tuple[list[Edit], set[str], str]:
+        """The edits, what shapes the helper, and the reason."""
+        name = facts.names["setup_distributed"]
+        choice = setup.device
+        source = setup.source
+        if setup.parsed is not None:
+            target, stmt, how = setup.parsed
+            if how == "index":
+                return [InsertAfter(source, stmt, (f"{target} = {name}()",))], {"index"}, f"`{target}` is this process's GPU"
+            call = f'{facts.names["torch"]}.device({target}).type == "cuda"'
+            return [InsertAfter(source, stmt, (f"{target} = {name}({call})",))], {"flag"}, f"`{target}` becomes this process's device"
+        if choice is None:
+            return [InsertBefore(source, setup.first, (f"{name}()",))], set(), "set up before seeds, data and CUDA"
+        if choice.form == "other":
+            call = f'{facts.names["torch"]}.device({choice.target}).type == "cuda"'
+            line = f"{choice.target} = {name}({call})"
+            return [InsertAfter(source, choice.owner, (line,))], {"flag"}, f"`{choice.target}` becomes this process's device"
+        call, options = self.call(facts, setup, choice)
+        line = f"{choice.target} = {call}"
+        reason = f"`{choice.target}` is this process's own device, in the group that torchrun describes"
+        if choice.owner is setup.first or not moves_up(facts, setup):
+            return [Replace(source, choice.owner, line)], options, reason
+        return [InsertBefore(source, setup.first, (line,)), Delete(source, choice.owner)], options, reason + "; set up before seeds, data and CUDA"
+
+    def call(self, facts: Facts, setup: SetUp, choice: DeviceChoice) -> tuple[str, set[str]]:
+        name = facts.names["setup_distributed"]
+        if choice.form == "index":
+            return f"{name}()", {"index"}
+        if choice.test is None or only_availability(facts, choice.test):
+            return f"{name}()", set()
+        return f"{name}({setup.source.code(choice.test)})", {"flag"}
+
+    def lint(self, facts: Facts) -> Iterator[Finding]:
+        inits = [n for n in facts.identifiers if n.endswith("init_process_group")]
+        if inits or not facts.roles.wrapped or facts.flow.star_imports:
+            return
+        first = facts.roles.wrapped[0].site
+        helpers = [e for e in facts.flow.log.of("external") if "distributed" in e.name or "init_dist" in e.name]
+        if first.source is facts.source and not any(h.name.startswith(("torch.distributed", "deepspeed")) for h in helpers):
+            yield self.finding(first.source, first.node, "the model is wrapped, but no process group is ever initialised")

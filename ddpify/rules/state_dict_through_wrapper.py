@@ -1,0 +1,66 @@
+"""DDP203: state dicts of the wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.facts import Facts
+from ddpify.facts.values import Dict, Seq, StateDict, Value, Wrapped
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules.attribute_through_wrapper import raw_findings
+
+
+class StateDictThroughWrapper(Rule):
+    """A checkpoint is made of the wrapper: its keys gain `module.`.
+
+    ## What it does
+    Finds `torch.save(model.state_dict(), ...)` and `torch.save(model, ...)` where `model` is the wrapper.
+
+    ## Why is this bad?
+    The file does not load into the model itself; with `strict=False` nothing is loaded and nothing is said. A pickled wrapper does not
+    even open without a process group.
+
+    ## Edit
+    `model.module.state_dict()`, `model.module.load_state_dict(...)`: checkpoints stay those of the original script.
+    """
+
+    code = "DDP203"
+    severity = Severity.WARNING
+    references = ("https://github.com/NVIDIA/apex/issues/647",)
+    good = (Good('ddp = DDP(model)\nif dist.get_rank() == 0:\n    torch.save(ddp.module.state_dict(), "model.pt")'),)
+    bad = (Bad('ddp = DDP(model)\nif dist.get_rank() == 0:\n    torch.save(ddp.state_dict(), "model.pt")'),)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            torch.save(net.state_dict(), "net.pt")
+            """,
+            gives=('torch.save(net.module.state_dict(), "net.pt")',),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.converting:
+            yield from raw_findings(self, facts, ("state",), "checkpoints keep the original's keys")
+            return
+        for e in facts.external("torch.save"):
+            if e.frame.source is facts.source and any(self.wrapped(v) for v in e.extra.values()):
+                yield self.finding(facts.source, e.node, 'the checkpoint is made of the DDP wrapper: its keys start with "module."')
+
+    def wrapped(self, value: Value, depth: int = 3) -> bool:
+        for obj in value:
+            if isinstance(obj, Wrapped) or (isinstance(obj, StateDict) and isinstance(obj.of, Wrapped)):
+                return True
+            if depth and isinstance(obj, Dict) and any(self.wrapped(v, depth - 1) for v in (*obj.items.values(), obj.joined)):
+                return True
+            if depth and isinstance(obj, Seq) and any(self.wrapped(v, depth - 1) for v in (obj.joined, *(obj.elements or ()))):
+                return True
+        return False

@@ -1,0 +1,186 @@
+"""Bytes in, a parsed file with positions out; encoding, byte order mark and line endings live here."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import functools
+import io
+import re
+import tokenize
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
+
+from ddpify.errors import DdpifyError
+
+_NEWLINE = re.compile(r"\r\n?|\n")
+#: Fields of libcst nodes that hold white space or punctuation: never code.
+_LAYOUT = ("whitespace", "lpar", "rpar", "leading", "header", "footer", "comma", "semicolon", "lines_after", "equal",
+           "lbracket", "rbracket", "lbrace", "rbrace", "first_line", "last_line", "trailing", "indent", "colon", "dot",
+           "newline", "comment", "star", "asname_", "posonly_ind", "operator")
+_CODE = frozenset({"star_arg", "star_kwarg"})
+
+
+@dataclass(frozen=True)
+class Span:
+    """A place in a file: character offsets, and line and column counted from 1 and 0."""
+
+    start: int
+    end: int
+    line: int
+    column: int
+
+
+@functools.cache
+def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
+    return tuple(
+        f.name
+        for f in dataclasses.fields(kind)
+        if f.name in _CODE or not f.name.startswith(_LAYOUT)
+    )
+
+
+def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The code below a node, in the order of the text, without white space and punctuation."""
+    for name in _code_fields(type(node)):
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, cst.CSTNode):
+                    yield item
+
+
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The node and all code below it, parents first."""
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        yield top
+        stack.extend(reversed(list(children(top))))
+
+
+class Source:
+    """One Python file: its text as it is, its tree, and where each node stands."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path = path
+        self.data = data
+        self.bom = data.startswith(codecs.BOM_UTF8)
+        self.encoding = _encoding(path, data)
+        try:
+            self.text = data.decode("utf-8-sig" if self.bom else self.encoding)
+        except UnicodeDecodeError as error:
+            raise DdpifyError(f"{path}: not {self.encoding} text (byte {error.start}); ddpify reads Python source") from error
+        except LookupError as error:
+            raise DdpifyError(f"{path}: unknown encoding {self.encoding!r} in its coding line") from error
+        self.module = _parse(path, self.text)
+        self.newline = self.module.default_newline
+        self._starts = [0, *(m.end() for m in _NEWLINE.finditer(self.text))]
+
+    @functools.cached_property
+    def _positions(self) -> object:
+        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+
+    @functools.cached_property
+    def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        """The parent of every node."""
+        found: dict[cst.CSTNode, cst.CSTNode] = {}
+        stack: list[cst.CSTNode] = [self.module]
+        while stack:
+            node = stack.pop()
+            for child in children(node):
+                found[child] = node
+                stack.append(child)
+        return found
+
+    def span(self, node: cst.CSTNode) -> Span:
+        """Where a node stands, white space and comments before it left out."""
+        place = self._positions[node]  # type: ignore[index]
+        return Span(
+            self._starts[place.start.line - 1] + place.start.column,
+            self._starts[place.end.line - 1] + place.end.column,
+            place.start.line,
+            place.start.column,
+        )
+
+    def line(self, node: cst.CSTNode) -> int:
+        return self.span(node).line
+
+    def line_at(self, offset: int) -> int:
+        return bisect_right(self._starts, offset)
+
+    def line_start(self, line: int) -> int:
+        """The offset at which a line (from 1) begins; past the end, the length of the text."""
+        return self._starts[line - 1] if line <= len(self._starts) else len(self.text)
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The text of a node, as the user wrote it."""
+        span = self.span(node)
+        return self.text[span.start : span.end]
+
+    def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        above = self.parents.get(node)
+        while above is not None:
+            yield above
+            above = self.parents.get(above)
+
+    def encode(self, text: str) -> bytes:
+        """Text back to bytes, with the encoding and the byte order mark of this file."""
+        return (codecs.BOM_UTF8 if self.bom else b"") + text.encode("utf-8" if self.bom else self.encoding)
+
+
+def read_source(path: Path) -> Source:
+    """Read a file; every way in which that can fail is one sentence."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise DdpifyError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DdpifyError(f"{path}: a folder; give the script that trains") from None
+    except PermissionError:
+        raise DdpifyError(f"{path}: not readable (permission denied)") from None
+    except OSError as error:
+        raise DdpifyError(f"{path}: {error.strerror or error}") from None
+    return Source(path, data)
+
+
+def _encoding(path: Path, data: bytes) -> str:
+    if b"\0" in data[:8192]:
+        raise DdpifyError(f"{path}: a binary file, not Python source")
+    try:
+        return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    except SyntaxError as error:
+        raise DdpifyError(f"{path}: {error.msg or 'not Python source'}") from None
+
+
+def _parse(path: Path, text: str) -> cst.Module:
+    try:
+        return cst.parse_module(text)
+    except cst.ParserSyntaxError as error:
+        said = _python2(text, error.raw_line)
+        why = f"{said}; ddpify converts Python 3 (2to3 first)" if said else "syntax error, ddpify converts Python 3"
+        raise DdpifyError(f"{path}:{error.raw_line}:{error.raw_column + 1}: {why}") from None
+    except RecursionError:
+        raise DdpifyError(f"{path}: nested too deeply to be read") from None
+    except Exception as error:  # libcst raises bare exceptions for some inputs, such as a lone carriage return
+        raise DdpifyError(f"{path}: not readable as Python 3 ({type(error).__name__})") from None
+
+
+def _python2(text: str, line: int) -> str:
+    lines = _NEWLINE.split(text)
+    near = " ".join(lines[max(0, line - 2) : line + 1])
+    # print "x"      print x, y      except Error, e:      exec "code"
+    if re.search(r"(^|[\s:;])print\s+[\"'\w%]", near):
+        return "Python 2 print statement"
+    if re.search(r"except\s+[\w.]+\s*,\s*\w+\s*:", near) or re.search(r"(^|\s)exec\s+[\"']", near):
+        return "Python 2 syntax"
+    if re.search(r"\basync\s*=", near):
+        return "`async=` is a syntax error since Python 3.7 (write `non_blocking=`)"
+    return ""

@@ -1,0 +1,331 @@
+"""Facts in, a listing out: every role that was found in a script, with its line and the evidence for it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.externals import role_of
+from ddpify.facts.frames import Event
+from ddpify.facts.roles import loaders_in, root
+from ddpify.facts.values import (
+    Const,
+    Device,
+    FromBatch,
+    FromForward,
+    Heap,
+    Loader,
+    Obj,
+    Sampler,
+    Scheduler,
+    Seq,
+    data_of,
+    origins,
+)
+from ddpify.facts.wraps import NoWrapPoint
+from ddpify.source import Source
+
+_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that plays a role."""
+
+    source: Source
+    node: cst.CSTNode
+    evidence: str
+
+
+def listing(facts: Facts) -> Iterator[str]:
+    """Every role as text, in the order in which a training script has them."""
+    for title, find in _SECTIONS.items():
+        rows = _merged(find(facts))
+        yield f"{title}:" if rows else f"{title}: none found"
+        for row in rows:
+            yield from _told(row, facts)
+
+
+def _merged(rows: Iterator[Row]) -> list[Row]:
+    """A row for each place, with all the evidence for it, in the order of the text."""
+    found: dict[tuple[int, int], Row] = {}
+    for row in rows:
+        known = found.get(key := (id(row.source), id(row.node)))
+        if known is None:
+            found[key] = row
+        elif row.evidence not in known.evidence:
+            found[key] = Row(row.source, row.node, f"{known.evidence}; {row.evidence}")
+    return sorted(found.values(), key=lambda r: (str(r.source.path), r.source.span(r.node).start))
+
+
+def _told(row: Row, facts: Facts) -> Iterator[str]:
+    where = (
+        row.source.line(row.node) if row.source is facts.source else f"{row.source.path}:{row.source.line(row.node)}"
+    )
+    yield f"  {where}  {_short(row.source, row.node)}"
+    yield from textwrap.wrap(
+        row.evidence, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+    )
+
+
+def _short(source: Source, node: cst.CSTNode, most: int = 66) -> str:
+    text = " ".join(source.code(node).split())
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _made(obj: Obj, evidence: str) -> Iterator[Row]:
+    if isinstance(obj, Heap) and obj.site.node in obj.site.source.parents:
+        yield Row(obj.site.source, obj.site.node, evidence)
+
+
+def _at(obj: Obj | None, facts: Facts) -> str:
+    """`line 12`, or `data.py:12` in another file."""
+    if not isinstance(obj, Heap) or obj.site.node not in obj.site.source.parents:
+        return "an unknown line"
+    return _line(obj.site.source, obj.site.node, facts)
+
+
+def _line(source: Source, node: cst.CSTNode, facts: Facts) -> str:
+    line = source.line(node)
+    return f"line {line}" if source is facts.source else f"{source.path}:{line}"
+
+
+def _event_line(event: Event, facts: Facts) -> str:
+    return _line(event.frame.source, event.node, facts)
+
+
+def _lines(events: list[Event], facts: Facts) -> str:
+    return ", ".join(dict.fromkeys(_event_line(e, facts) for e in events))
+
+
+# -- one function per role --------------------------------------------------------------------------------
+
+
+def _trained(facts: Facts) -> Iterator[Row]:
+    for module in facts.roles.trained:
+        reached = [
+            e for e in facts.roles.backwards
+            if any(isinstance(o, FromForward) and root(o.module) is module for o in origins(e.value))
+        ]  # fmt: skip
+        yield from _made(module, f"{module.evidence}; its output reaches .backward() at {_lines(reached, facts)}")
+
+
+def _wrap_points(facts: Facts) -> Iterator[Row]:
+    for wrapped in facts.roles.wrapped:
+        yield from _made(wrapped, "wrapped already")
+    for point in facts.wraps:
+        if isinstance(point, NoWrapPoint):
+            yield Row(point.source, point.node, f"no wrap point: {point.reason}")
+        else:
+            held = f"`{point.target}` holds the module made at {_at(point.module, facts)} from here on"
+            yield Row(point.source, point.after, f"{held}, and its first training forward comes later")
+
+
+def _training_loaders(facts: Facts) -> Iterator[Row]:
+    for loader in facts.roles.training_loaders:
+        reached = [e for e in facts.roles.backwards if FromBatch(loader) in origins(e.value)]
+        yield from _made(loader, f"its batches reach .backward() at {_lines(reached, facts)}; {_order(loader)}")
+    for obj, event in facts.roles.other_data:
+        yield from _made(
+            obj, f"no DataLoader, but what is iterated here reaches .backward() at {_event_line(event, facts)}"
+        )
+
+
+def _order(loader: Loader) -> str:
+    if "sampler" in loader.arguments or "batch_sampler" in loader.arguments:
+        return "it has a sampler"
+    shuffle = loader.arguments.get("shuffle", (Const(False),))
+    known = {o.value for o in shuffle if isinstance(o, Const)}
+    return {(True,): "shuffled", (False,): "not shuffled"}.get(tuple(known), "shuffled or not, decided at run time")  # type: ignore[arg-type]
+
+
+def _evaluation_loaders(facts: Facts) -> Iterator[Row]:
+    for loader in facts.roles.evaluation_loaders:
+        read = [p.start for p in facts.roles.passes if p.loader is loader]
+        off = (
+            "gradients are off there"
+            if all(e.grad is False for e in read)
+            else "nothing that it gives reaches .backward()"
+        )
+        yield from _made(loader, f"read at {_lines(read, facts)}; {off}")
+    known = [*facts.roles.training_loaders, *facts.roles.evaluation_loaders]
+    for event in facts.flow.log.of("loader"):
+        if event.obj is not None and event.obj not in known:
+            yield from _made(event.obj, "made, but no loop over it was found")
+
+
+def _datasets(facts: Facts) -> Iterator[Row]:
+    for event in facts.flow.log.of("loader"):
+        if isinstance(event.obj, Loader):
+            kind = "training" if event.obj in facts.roles.training_loaders else "other"
+            for obj in event.obj.dataset:
+                yield from _made(obj, f"the dataset of the {kind} loader at {_at(event.obj, facts)}")
+
+
+def _samplers(facts: Facts) -> Iterator[Row]:
+    for event in facts.flow.log.of("new"):
+        if isinstance(event.obj, Sampler):
+            yield from _made(event.obj, event.obj.name)
+
+
+def _optimizers(facts: Facts) -> Iterator[Row]:
+    for optimizer in facts.roles.optimizers:
+        over = ", ".join(dict.fromkeys(_at(m, facts) for m in optimizer.modules))
+        loose = " and parameters that belong to no module" if optimizer.loose else ""
+        what = (
+            f"the parameters of the module made at {over}{loose}" if over else "parameters that could not be followed"
+        )
+        yield from _made(optimizer, f"{optimizer.name} over {what}")
+
+
+def _schedulers(facts: Facts) -> Iterator[Row]:
+    for event in facts.flow.log.of("new"):
+        if isinstance(event.obj, Scheduler):
+            yield from _made(event.obj, event.obj.name)
+
+
+_REDUCED = {"mean": "the mean over the batch", "sum": "the sum over the batch", "sample": "a value for each sample"}
+
+
+def _criteria(facts: Facts) -> Iterator[Row]:
+    for event in facts.flow.log.of("external", "forward"):
+        name = event.name if event.kind == "external" else getattr(event.obj, "name", "")
+        if role_of(name) in ("loss", "loss-module"):
+            value = data_of(facts.flow.values.get(event.node, ()))
+            gives = _REDUCED.get(value.agg if value is not None else "", "something that could not be followed")
+            yield Row(event.frame.source, event.node, f"{name}: gives {gives}")
+
+
+def _devices(facts: Facts) -> Iterator[Row]:
+    for event in facts.flow.log.of("new"):
+        if isinstance(event.obj, Device):
+            yield from _made(
+                event.obj,
+                f"torch.device of kind {event.obj.kind}"
+                + (f", index {event.obj.index}" if event.obj.index is not None else ""),
+            )
+    for node, value in facts.flow.values.items():
+        if isinstance(node, (cst.Call, cst.SimpleString)) and facts.source.parents.get(node) is not None:
+            if isinstance(node, cst.Call):
+                found = [o for o in value if isinstance(o, Device) and o.site.node is node]
+                yield from (Row(facts.source, node, f"a device of kind {o.kind}") for o in found)
+            elif any(
+                isinstance(o, Const) and isinstance(o.value, str) and o.value.split(":")[0] in ("cuda", "mps")
+                for o in value
+            ):
+                yield Row(facts.source, node, "names a device")
+    for event in facts.flow.log.of("method"):
+        if event.name == "cuda" and isinstance(event.node, cst.Call):
+            yield Row(event.frame.source, event.node, "moves to CUDA")
+    for name, events in facts.identifiers.items():
+        if name.startswith(("torch.cuda.set_device", "torch.set_default_device", "torch.set_default_tensor_type")):
+            yield from (Row(e.frame.source, e.node, name) for e in events)
+
+
+def _epochs(facts: Facts) -> Iterator[Row]:
+    for epoch in facts.roles.epoch_loops:
+        inner = _line(epoch.batch_loop.frame.source, epoch.batch_loop.node, facts)
+        if epoch.loop is None:
+            yield Row(
+                epoch.batch_loop.frame.source,
+                _head(epoch.batch_loop.node),
+                f"no epoch loop is around this one pass over the loader at {_at(epoch.loader, facts)}",
+            )
+            continue
+        target = getattr(epoch.loop.node, "target", None)
+        source = epoch.loop.frame.source
+        variable = f"its variable is `{source.code(target)}`" if target is not None else "it has no variable"
+        yield Row(
+            source,
+            _head(epoch.loop.node),
+            f"{variable}; the training loader at {_at(epoch.loader, facts)} is read inside, at {inner}",
+        )
+
+
+def _head(loop: cst.CSTNode) -> cst.CSTNode:
+    """What a loop runs over stands for the loop: its own text is the whole block."""
+    return getattr(loop, "iter", None) or getattr(loop, "test", None) or loop
+
+
+def _batches(facts: Facts) -> Iterator[Row]:
+    for p in facts.roles.passes:
+        target = getattr(p.loop.node, "target", None)
+        if target is not None:
+            yield Row(
+                p.loop.frame.source,
+                target,
+                f"a batch of the {'training' if p.training else 'evaluation'} loader at {_at(p.loader, facts)}",
+            )
+
+
+def _losses(facts: Facts) -> Iterator[Row]:
+    for event in facts.roles.backwards:
+        known = origins(event.value)
+        forwards = {
+            _line(o.module.site.source, o.node, facts)
+            for o in known
+            if isinstance(o, FromForward) and o.node in o.module.site.source.parents
+        }
+        value = data_of(event.value)
+        how = _REDUCED.get(value.agg if value is not None else "", "not known whether a mean or a sum")
+        made = (
+            f"computed from the forward at {', '.join(sorted(forwards))}"
+            if forwards
+            else "not seen to come from a forward"
+        )
+        yield Row(event.frame.source, event.node, f"{made}; {how}")
+
+
+def _accumulators(facts: Facts) -> Iterator[Row]:
+    for event in facts.flow.log.of("augment", "method"):
+        if event.kind == "method" and not (event.name in ("append", "extend") and isinstance(event.obj, Seq)):
+            continue
+        known = origins(event.value)
+        if not any(isinstance(o, (FromBatch, FromForward)) for o in known):
+            continue
+        over = _loaders_around(event)
+        if over:
+            value = data_of(event.value)
+            what = _ADDED.get(value.agg if value is not None else "", "a value that depends on the batch")
+            yield Row(
+                event.frame.source,
+                event.node,
+                f"collects {what}, over the loader at {', '.join(_at(o, facts) for o in over)}",
+            )
+
+
+_ADDED = {
+    "sum": "a sum over the samples of a batch",
+    "mean": "a mean over a batch",
+    "size": "the number of samples in a batch",
+    "sample": "a value for each sample",
+}
+
+
+def _loaders_around(event: Event) -> list[Obj]:
+    found = [
+        o for loops in event.all_loops() for loop in loops for o in loaders_in(loop.iterates) if isinstance(o, Loader)
+    ]
+    return list(dict.fromkeys(found))
+
+
+_SECTIONS: dict[str, Callable[[Facts], Iterator[Row]]] = {
+    "trained modules": _trained,
+    "wrap points": _wrap_points,
+    "training loaders": _training_loaders,
+    "evaluation loaders": _evaluation_loaders,
+    "datasets": _datasets,
+    "samplers": _samplers,
+    "optimizers": _optimizers,
+    "schedulers": _schedulers,
+    "criteria": _criteria,
+    "device choices": _devices,
+    "epoch loops": _epochs,
+    "batches": _batches,
+    "losses": _losses,
+    "metric accumulators": _accumulators,
+}

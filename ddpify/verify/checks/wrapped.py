@@ -1,0 +1,45 @@
+"""Trace -> is everything that is trained inside DistributedDataParallel?"""
+
+from __future__ import annotations
+
+from ..trace import Trace, Wrap
+from ._base import Check, Result, at, count
+
+
+class Wrapped(Check):
+    """Every rank trains through DistributedDataParallel.
+
+    Without it no gradient is averaged: each rank trains a model of its own and only rank 0's is saved. Parameters
+    outside a wrapper are allowed only as long as the script keeps them equal itself. Contract 2.1.
+    """
+
+    section = "2.1"
+    likely = ("DDP201",)
+
+    def check(self, trace: Trace) -> Result:
+        """Look at the wrappers and at what the optimizers hold."""
+        stepping = [r for r in trace.ranks if r.steps]
+        if not stepping:
+            return self.not_tried("no optimizer stepped")
+        for rank in stepping:
+            if not rank.of(Wrap):
+                first = rank.steps[0]
+                return self.failed(f"rank {rank.rank} trains{at(first.at)} without DistributedDataParallel")
+        for rank in stepping:
+            outside = next((s for s in rank.steps if s.outside), None)
+            if outside is not None and self._differ(trace, outside.optimizer):
+                what = f"{outside.outside:,} of the {count(outside.parameters, 'parameter')}"
+                return self.failed(
+                    f"{what} that the optimizer steps{at(outside.at)} are outside the wrapper and differ"
+                )
+        made = stepping[0].of(Wrap)
+        inside = ", ".join(f"{w.module} ({count(w.parameters, 'parameter')})" for w in made[:3])
+        return self.held(f"{inside} inside DistributedDataParallel on every rank")
+
+    def _differ(self, trace: Trace, optimizer: int) -> bool:
+        sums: dict[int, set[str]] = {}
+        for rank in trace.ranks:
+            for step in rank.steps:
+                if step.optimizer == optimizer and step.checksum:
+                    sums.setdefault(step.number, set()).add(step.checksum)
+        return any(len(different) > 1 for different in sums.values())

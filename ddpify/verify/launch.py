@@ -1,0 +1,128 @@
+"""A script -> its Trace on N ranks. The only place that starts processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import DdpifyError
+from .trace import RankTrace, Trace, read_rank
+
+PROCESSES = Path(__file__).parent / "processes"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run."""
+
+    script: Path
+    args: Sequence[str]
+    nproc: int
+    timeout: float
+    max_steps: int | None = None
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="ddpify-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The guard over torchrun. It ends everything when its standard input closes, whatever becomes of this process."""
+    python = [sys.executable, "-u", str(PROCESSES)]
+    torchrun = [*python, "torchrun", str(folder), str(launch.nproc), str(launch.script), *launch.args]
+    steps = "" if launch.max_steps is None else str(launch.max_steps)
+    guard = subprocess.Popen(
+        [*python, "guard", str(folder), str(launch.timeout), *torchrun],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is ours to handle
+        # what torch and the script put among the temporary files goes with ours, also when they are killed
+        env={**os.environ, "TMPDIR": str(folder), "DDPIFY_VERIFY_MAX_STEPS": steps},
+    )
+    try:
+        yield guard
+    finally:
+        assert guard.stdin is not None
+        guard.stdin.close()
+        guard.wait()
+
+
+class _Follow:
+    """Counts the steps in the event files as they grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+        self._steps: dict[Path, int] = {}
+
+    def line(self, seconds: float) -> str:
+        """`rank 0: step 12, 3.4 s`."""
+        for path in self._folder.glob("rank*.jsonl"):
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            self._read[path] = self._read.get(path, 0) + len(whole)
+            self._steps[path] = self._steps.get(path, 0) + whole.count(b'{"kind": "step"')
+        if not self._steps:
+            return f"starting, {seconds:.1f} s"
+        slowest = min(self._steps, key=lambda path: (self._steps[path], path.name))
+        return f"rank {slowest.stem[len('rank') :]}: step {self._steps[slowest]}, {seconds:.1f} s"
+
+
+def _wait(guard: subprocess.Popen[bytes], folder: Path, progress: Progress | None) -> None:
+    begun = time.monotonic()
+    follow = _Follow(folder)
+    while True:
+        try:
+            guard.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            if progress is not None:
+                progress(follow.line(time.monotonic() - begun))
+        else:
+            return
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def run(launch: Launch, progress: Progress | None = None) -> Trace:
+    """Run the script under torchrun and read what its ranks did."""
+    with _folder() as folder:
+        with _guarded(launch, folder) as guard:
+            _wait(guard, folder, progress)
+        start, end = _json(folder / "launch.json"), _json(folder / "guard.json")
+        if "error" in start:
+            raise DdpifyError(f"torch cannot be imported by {sys.executable}: {start['error']}")
+        log = (folder / "launch.log").read_text(errors="replace") if (folder / "launch.log").exists() else ""
+        ranks: list[RankTrace] = [read_rank(folder, rank, launch.script) for rank in range(launch.nproc)]
+    return Trace(
+        tuple(ranks),
+        backend=start.get("backend", "gloo"),
+        timed_out=end.get("how") == "timeout",
+        timeout=launch.timeout,
+        deadline=end.get("deadline", 0.0),
+        max_steps=launch.max_steps,
+        log=log,
+    )

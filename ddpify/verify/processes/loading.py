@@ -1,0 +1,166 @@
+"""The passes over each DataLoader -> which samples were drawn, in which order, and whether an optimizer stepped."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import weakref
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler, Subset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
+
+from .log import Log, patch
+
+MOST_INDICES = 200_000  # of one pass; more are counted but not written down
+_PASS, _LOADER = "_ddpify_pass", "_ddpify_loader"
+
+
+def _size(dataset: object) -> int | None:
+    try:
+        return len(dataset)  # type: ignore[arg-type]
+    except Exception:  # whatever a dataset without a length says
+        return None
+
+
+class Pass:
+    """One pass over one loader, while it goes on."""
+
+    def __init__(self, loader: Any, number: int, order: int, source: object, at: str | None) -> None:
+        self.source, self.loader = source, number
+        sampler = self._sampler(loader)
+        self.subset = loader.dataset if isinstance(loader.dataset, Subset) else None
+        self.indices: list[int] | None = []
+        self.iterator: weakref.ref[Any] | None = None
+        self.drawn = self.steps = 0
+        self.active = self.training = False
+        self.facts: dict[str, object] = {
+            "loader": number,
+            "order": order,
+            "at": at,
+            "size": _size(loader.dataset),
+            "sampler": type(sampler).__name__,
+            "shuffle": bool(getattr(sampler, "shuffle", isinstance(sampler, RandomSampler))),
+            "epoch": getattr(sampler, "epoch", None),
+            "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+        }
+
+    @staticmethod
+    def _sampler(loader: Any) -> Any:
+        """The sampler that deals out single samples; a batch sampler may hold it."""
+        held = getattr(loader.batch_sampler, "sampler", None)
+        return held if isinstance(held, DistributedSampler) else loader.sampler
+
+    def draw(self, batch: Any) -> None:
+        """Remember the indices of one batch."""
+        try:
+            new = [operator.index(i) for i in batch] if hasattr(batch, "__iter__") else [operator.index(batch)]
+        except (TypeError, ValueError):  # a dataset indexed by something else: nothing to compare
+            self.indices = None
+            return
+        self.drawn += len(new)
+        if self.indices is not None and len(self.indices) < MOST_INDICES:
+            self.indices += new
+
+    def as_fields(self, complete: bool) -> dict[str, object]:
+        """The pass as an event; the indices of a Subset are those of the dataset below it."""
+        indices, split, inner = self.indices, None, self.subset
+        if inner is not None:
+            listed = [int(i) for i in inner.indices]
+            split = hashlib.blake2b(repr(listed).encode(), digest_size=8).hexdigest()
+        while indices is not None and isinstance(inner, Subset):
+            indices = [int(inner.indices[i]) for i in indices]
+            inner = inner.dataset
+        ended = {"drawn": self.drawn, "training": self.training, "steps": self.steps, "complete": complete}
+        return {**self.facts, **ended, "split": split, "indices": indices}
+
+
+class Loading:
+    """All passes of this process."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._open: list[Pass] = []
+        self._numbers: dict[int, int] = {}
+        self._kept: list[object] = []  # loaders, so that no id is given twice
+        self._begun = 0
+
+    def _number(self, loader: object) -> int:
+        if id(loader) not in self._numbers:
+            self._numbers[id(loader)] = len(self._numbers)
+            self._kept.append(loader)
+        return self._numbers[id(loader)]
+
+    def _begin(self, iterator: Any) -> Pass:
+        loader = getattr(iterator, _LOADER)
+        one = Pass(loader, self._number(loader), self._begun, iterator._sampler_iter, self._log.where())
+        self._begun += 1
+        setattr(iterator, _PASS, one)
+        self._open.append(one)
+        # a pass that a break leaves is over when its iterator is gone; later steps are none of its own
+        one.iterator = weakref.ref(iterator, lambda _: self._end(one, complete=False))
+        return one
+
+    def _end(self, one: Pass | None, complete: bool) -> None:
+        if one in self._open:
+            self._open.remove(one)
+            self._log.note("pass", **one.as_fields(complete))
+
+    def on_step(self) -> None:
+        """An optimizer stepped: the passes that gave a batch since the last step are training passes."""
+        for one in self._open:
+            if one.active:
+                one.training, one.active = True, False
+                one.steps += 1
+
+    def finish(self) -> None:
+        """Write down the passes that were never read to the end."""
+        for one in list(self._open):
+            self._end(one, complete=False)
+
+    def watch(self) -> None:
+        """Patch the iterator of DataLoader, the one place through which every index goes."""
+
+        def init(real: Any) -> Any:
+            def __init__(iterator: Any, loader: Any) -> None:
+                setattr(iterator, _LOADER, loader)
+                real(iterator, loader)
+
+            return __init__
+
+        def next_index(real: Any) -> Any:
+            def _next_index(iterator: Any) -> Any:
+                one = getattr(iterator, _PASS, None)
+                if one is None or one.source is not iterator._sampler_iter:
+                    one = self._begin(iterator)
+                batch = real(iterator)
+                one.draw(batch)
+                return batch
+
+            return _next_index
+
+        def next_batch(real: Any) -> Any:
+            def __next__(iterator: Any) -> Any:
+                try:
+                    data = real(iterator)
+                except StopIteration:
+                    self._end(getattr(iterator, _PASS, None), complete=True)
+                    raise
+                getattr(iterator, _PASS).active = torch.is_grad_enabled()
+                return data
+
+            return __next__
+
+        patch(_BaseDataLoaderIter, "__init__", init)
+        patch(_BaseDataLoaderIter, "_next_index", next_index)
+        patch(_BaseDataLoaderIter, "__next__", next_batch)
+        patch(DistributedSampler, "set_epoch", self._set_epoch)
+
+    def _set_epoch(self, real: Any) -> Any:
+        def set_epoch(sampler: Any, epoch: int) -> None:
+            self._log.note("set_epoch", epoch=epoch, at=self._log.where())
+            real(sampler, epoch)
+
+        return set_epoch

@@ -1,0 +1,176 @@
+"""A script and its arguments -> the script run as `python script`, observed, with its events in the folder.
+
+rank FOLDER SCRIPT ARGS...
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import runpy
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from .devices import use_cpu
+from .files import Files
+from .lifetime import die_with_parent
+from .loading import Loading
+from .log import Log, is_user_file
+from .output import Output, capture
+from .training import StepLimit, Training
+
+# a rank that waits in a collective is still there, and says where, when the time is up
+_AFTER_DEADLINE = 10.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run one rank."""
+
+    folder: Path
+    cpu: bool
+    deadline: float  # seconds since the epoch
+    max_steps: int | None = None
+
+
+class Observer:
+    """Everything that watches the script of one rank."""
+
+    def __init__(self, settings: Settings, script: Path) -> None:
+        rank = int(os.environ.get("RANK", "0"))
+        self._settings = settings
+        self.log = Log(settings.folder, rank, script)
+        (settings.folder / f"rank{rank}.pid.{os.getpid()}").touch()
+        capture(settings.folder, rank)
+        self._stand = (settings.folder / f"rank{rank}.stand").open("w")
+        left = settings.deadline - time.time()
+        faulthandler.dump_traceback_later(max(left, 0.1), file=self._stand)
+        self._loading = Loading(self.log)
+        self._training = Training(
+            self.log,
+            cpu=settings.cpu,
+            timeout=max(left, 1.0) + _AFTER_DEADLINE,
+            max_steps=settings.max_steps,
+            on_step=self._loading.on_step,
+        )
+        self._files = Files(self.log, lambda: self._training.wrapped)
+        self._script = script
+
+    def start(self) -> None:
+        """Patch torch."""
+        self.log.note("start", pid=os.getpid(), thread=threading.main_thread().ident)
+        if self._settings.cpu:
+            use_cpu(self._training.set_device)
+        self._training.watch()
+        self._loading.watch()
+        Output(self.log).watch()
+        self._files.watch()  # last: our own files are none of the script's
+
+    def _trimmed(self, error: BaseException) -> TracebackType | None:
+        """The traceback from the script on, without our frames."""
+        step = error.__traceback__
+        while step is not None and step.tb_frame.f_code.co_filename != str(self._script):
+            step = step.tb_next
+        return step
+
+    def _failing_line(self, error: BaseException) -> str | None:
+        if isinstance(error, SyntaxError) and error.filename and error.lineno:
+            return self.log.place(error.filename, error.lineno)
+        frames = traceback.walk_tb(self._trimmed(error))
+        lines = [(frame.f_code.co_filename, line) for frame, line in frames if is_user_file(frame.f_code.co_filename)]
+        return self.log.place(*lines[-1]) if lines else None
+
+    def end(self, status: str, error: BaseException | None = None) -> None:
+        """Write down how the script ended."""
+        if status in ("ok", "cut"):
+            self._loading.finish()
+            self._training.finish()
+        text, name, at = "", "", None
+        if error is not None and status == "error":
+            text = _format(error, self._trimmed(error))
+            name, at = "".join(traceback.format_exception_only(type(error), error)).strip(), self._failing_line(error)
+            sys.stderr.write(text)
+        elif error is not None and status == "exit":
+            name, at = f"SystemExit: {getattr(error, 'code', error)}", self._failing_line(error)
+        more = {"traceback": text[-6000:], "devices": _devices_used(), "backwards": self._training.backwards}
+        self.log.note("end", status=status, error=name, at=at, **more)
+
+    def exit(self) -> None:
+        """The very end, after the script's own atexit functions."""
+        if os.getpid() == self.log.owner:
+            initialized = torch.distributed.is_available() and torch.distributed.is_initialized()
+            self.log.note("exit", initialized=initialized)
+            faulthandler.cancel_dump_traceback_later()
+
+
+def _format(error: BaseException, begin: TracebackType | None) -> str:
+    """The traceback as Python prints it, but for our own frames."""
+    whole = traceback.TracebackException(type(error), error, begin)
+    ours = str(Path(__file__).parent)
+    kept = [frame for frame in whole.stack if not frame.filename.startswith(ours)]
+    whole.stack = traceback.StackSummary.from_list(kept)
+    return "".join(whole.format())
+
+
+def _devices_used() -> list[int]:
+    """The GPUs on which this process holds, or held, memory."""
+    if not torch.cuda.is_initialized():
+        return []
+    return [i for i in range(torch.cuda.device_count()) if torch.cuda.max_memory_allocated(i)]
+
+
+def run(script: Path, args: Sequence[str], settings: Settings) -> int:
+    """Run the script as the main program; return the exit code."""
+    observer = Observer(settings, script)
+    atexit.register(observer.exit)  # before any of the script's own, so that it runs after them
+    sys.argv = [str(script), *args]
+    sys.path.insert(0, str(script.resolve().parent))
+    observer.start()
+    status, code = _outcome(script, observer)
+    if status == "cut":
+        observer.log.note("exit", initialized=None)
+        os._exit(0)  # nobody waits for a run that was cut short
+    return code
+
+
+def _outcome(script: Path, observer: Observer) -> tuple[str, int]:
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except StepLimit:
+        observer.end("cut")
+        return "cut", 0
+    except SystemExit as error:
+        if error.code in (None, 0):
+            observer.end("ok")
+            return "ok", 0
+        if isinstance(error.code, str):
+            sys.stderr.write(f"{error.code}\n")
+        observer.end("exit", error)
+        return "exit", error.code if isinstance(error.code, int) else 1
+    except BaseException as error:
+        observer.end("error", error)
+        return "error", 1
+    observer.end("ok")
+    return "ok", 0
+
+
+def main(argv: list[str]) -> None:
+    """One rank under torchrun."""
+    die_with_parent()
+    limit = os.environ.pop("DDPIFY_VERIFY_MAX_STEPS", "")
+    settings = Settings(
+        folder=Path(argv[0]),
+        cpu=bool(os.environ.pop("DDPIFY_VERIFY_CPU", "")),
+        deadline=float(os.environ.pop("DDPIFY_VERIFY_DEADLINE")),
+        max_steps=int(limit) if limit else None,
+    )
+    raise SystemExit(run(Path(argv[1]), argv[2:], settings))

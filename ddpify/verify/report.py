@@ -1,0 +1,114 @@
+"""A Trace and its Results -> what the user reads: a line for each property, and what went wrong where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .checks import Result, Status
+from .checks.ends_in_time import first_error
+from .trace import RankTrace, Trace
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_ON_CPU = (
+    "run on the CPU with gloo: there are not {nproc} GPUs. Not tried: nccl, a GPU for each rank, map_location, "
+    "pinned memory, mixed precision and whatever else needs CUDA."
+)
+_MARKS = {Status.HELD: ("held", "green"), Status.FAILED: ("FAILED", "bold red"), Status.NOT_TRIED: ("not tried", "dim")}
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What one run under torchrun showed."""
+
+    script: Path
+    nproc: int
+    backend: str
+    results: tuple[Result, ...]
+    seconds: float
+    cpu_fallback: bool
+    failure: str = ""  # where it went wrong: rank, traceback, output; empty where nothing did
+
+    @property
+    def ok(self) -> bool:
+        """Nothing that was tried failed."""
+        return not any(result.status is Status.FAILED for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "script": str(self.script),
+            "ok": self.ok,
+            "nproc": self.nproc,
+            "backend": self.backend,
+            "cpu_fallback": self.cpu_fallback,
+            "seconds": round(self.seconds, 1),
+            "results": [
+                {
+                    "name": result.name,
+                    "section": result.section,
+                    "status": result.status.value,
+                    "sentence": result.sentence,
+                    "likely": list(result.likely),
+                }
+                for result in self.results
+            ],
+            "failure": self.failure,
+        }
+
+    def render(self, console: Console) -> None:
+        """Print a line for each property, then what failed in full."""
+        from rich.text import Text
+
+        head = f"{self.script}: {self.nproc} ranks under torchrun, {self.backend}, {self.seconds:.1f} s"
+        console.print(Text(head, style="bold"), soft_wrap=True)
+        for result in self.results:
+            word, style = _MARKS[result.status]
+            line = Text.assemble("  ", (f"{word:<10}", style), f"{result.name:<20} ", result.sentence)
+            if result.likely:
+                line.append(f"  (likely {', '.join(result.likely)}: see `ddpify explain {result.likely[0]}`)", "yellow")
+            console.print(line, soft_wrap=True)
+        if self.cpu_fallback:
+            console.print(Text(_ON_CPU.format(nproc=self.nproc), style="dim"), soft_wrap=True)
+        if self.failure:
+            console.print(Text(self.failure), soft_wrap=True)
+
+
+def _last(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.rstrip().splitlines()[-_LAST_LINES:])
+
+
+def _of_rank(rank: RankTrace, first: RankTrace | None) -> list[str]:
+    """What is to be said of one rank; `first` is the one whose error came first."""
+    parts = []
+    if rank.end is not None and rank.end.status in ("error", "exit"):
+        again = first is not None and first is not rank and first.end is not None and first.end.error == rank.end.error
+        text = "the same error" if again else rank.end.traceback.rstrip() or rank.end.error
+        parts.append(f"rank {rank.rank}: {text}")
+    elif not rank.events:
+        parts.append(f"rank {rank.rank} never started")
+    if rank.standing:
+        parts.append(f"rank {rank.rank} stood at {rank.standing}")
+    return parts
+
+
+def describe_failure(trace: Trace, results: tuple[Result, ...]) -> str:
+    """Ranks, tracebacks, where each stood, and the last words; empty where nothing failed."""
+    if not any(result.status is Status.FAILED for result in results):
+        return ""
+    first = first_error(trace)
+    ordered = sorted(trace.ranks, key=lambda rank: rank is not first)
+    parts = [part for rank in ordered for part in _of_rank(rank, first)]
+    for rank in ordered:
+        died = rank.end is None and not rank.standing
+        if died and rank.stderr.strip():
+            parts.append(f"rank {rank.rank} said last:\n{_last(rank.stderr)}")
+    if not any(rank.events for rank in trace.ranks) and trace.log.strip():
+        parts.append(f"torchrun said last:\n{_last(trace.log)}")
+    if trace.ranks and trace.ranks[0].stdout.strip():
+        parts.append(f"rank 0 printed last:\n{_last(trace.ranks[0].stdout)}")
+    return "\n".join(parts)
