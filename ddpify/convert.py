@@ -19,7 +19,7 @@ from ddpify.project import Project
 from ddpify.refusals import check_convertible
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
-from ddpify.source import Source, read_source, walk
+from ddpify.source import Source, check_compiles, read_source, walk
 
 
 @dataclass
@@ -59,6 +59,7 @@ def convert(path: Path | str, *, global_batch: str = "scale", debug: bool = Fals
 
 def convert_source(source: Source, *, global_batch: str = "scale", debug: bool = False) -> Conversion:
     """Convert a script that has been read."""
+    check_compiles(source)
     project = Project(source)
     facts = collect(project, converting=True, global_batch=global_batch)
     check_convertible(facts)
@@ -151,7 +152,7 @@ def add_import(rewriter: Rewriter, run: list[cst.CSTNode], line: str) -> None:
         at = rewriter.end(anchor)
         rewriter.change(at, at, nl + line, 3 if line.startswith("import") else 4)
         return
-    before = [s for s in plain if isinstance(s, cst.Import) and _is_standard(s) and source.code(s) < line]
+    before = [s for s in plain if isinstance(s, cst.Import) and _is_standard(s) and _first(s.names[0].name) < module]
     future = [s for s in plain if "__future__" in source.code(s)]
     if before or future:
         anchor = before[-1] if before else future[-1]
@@ -181,10 +182,6 @@ def self_check(conversion: Conversion) -> None:
         compile(conversion.text, str(source.path), "exec", dont_inherit=True)
     except SyntaxError as error:
         line = (error.text or "").strip()
-        try:
-            compile(source.text, str(source.path), "exec", dont_inherit=True)
-        except SyntaxError:
-            return  # the input itself needs another Python than the one that runs ddpify
         raise Refused(f"{source.path}: the conversion would not compile (`{line}`): an internal error, nothing was written") from None
     result = Source(source.path, conversion.data)
     for finding in lint_source(result):

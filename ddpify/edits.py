@@ -52,6 +52,15 @@ class SetArgument:
 
 
 @dataclass(frozen=True)
+class DropArguments:
+    """Take positional arguments out of a call, by their places."""
+
+    source: Source
+    node: cst.Call
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class InsertBefore:
     """Write statements (a line each) before a statement, above the comments that belong to it."""
 
@@ -81,10 +90,11 @@ class Guard:
 
 @dataclass(frozen=True)
 class Delete:
-    """Take a statement out."""
+    """Take a statement out, with the comments directly above it where they go elsewhere with it."""
 
     source: Source
     node: cst.CSTNode
+    comments: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,4 +114,4 @@ class AddHelper:
     options: frozenset[str] = field(default_factory=frozenset)
 
 
-Edit = Union[Replace, Append, Surround, SetArgument, InsertBefore, InsertAfter, Guard, Delete, AddImport, AddHelper]
+Edit = Union[Replace, Append, Surround, SetArgument, DropArguments, InsertBefore, InsertAfter, Guard, Delete, AddImport, AddHelper]

@@ -26,6 +26,7 @@ _NAMES = {
     "device": ("device", "ddp_device"),
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
+    "batches": ("batches", "num_batches", "total_batches", "batch_total"),
     "train_set": ("train_set", "train_dataset", "train_data", "training_set", "sharded_set"),
     "eval_set": ("val_set", "eval_set", "val_dataset", "eval_dataset", "evaluation_set"),
 }

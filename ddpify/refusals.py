@@ -78,15 +78,25 @@ def check_trains(facts: Facts, roots: dict[str, int]) -> None:
         if name in facts.identifiers:
             line = facts.identifiers[name][0].frame.source.line(facts.identifiers[name][0].node)
             raise Refused(f"{source.path}:{line}: this script starts training processes of its own ({name}); torchrun starts them in DDP")
+    parallel = [e for n in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel") for e in facts.identifiers.get(n, ()) if e.seq < facts.flow.main_end]
+    if parallel:
+        raise Refused(f"{parallel[0].frame.source.path}:{parallel[0].frame.source.line(parallel[0].node)}: nn.DataParallel is not taken out by this "
+                      "version; take it out (and `.module` with it), then convert")  # fmt: skip
+    if roles.backwards and roles.backwards[0].seq >= facts.flow.main_end:
+        event = roles.backwards[0]
+        name = event.frame.func.name if event.frame.func is not None else "the training code"
+        raise Refused(f"{event.frame.source.path}:{event.frame.source.line(event.node)}: `{name}` trains, but nothing calls it when the script is run")
     if not roles.backwards:
         kind = "it only loads and applies a model (inference)" if any(n in facts.identifiers for n in ("torch.load", "torch.no_grad")) else "nothing trains in it"
         raise Refused(f"{source.path}: no training loop was found (no .backward() is reached): {kind}; give the script that trains")
 
 
 def _uses_distributed(facts: Facts, imports: dict[str, int]) -> bool:
-    if any(n.startswith(("torch.distributed.", "torch.nn.parallel.DistributedDataParallel", "torch.distributed._composable")) for n in facts.identifiers):
+    # helpers of other files may ask `dist.get_world_size()` when a group is initialised: that alone makes nothing distributed
+    own = {e.name for e in facts.flow.log.of("external") if e.frame.source is facts.source}
+    if any(n.startswith("torch.distributed.") and n.rsplit(".", 1)[-1] not in ("is_available", "is_initialized") for n in own):
         return True
-    return any(m.startswith(("torch.distributed", "torch.nn.parallel.distributed", "apex.parallel", "torch_xla", "fairscale", "oneflow")) for m in imports)
+    return any(m.startswith(("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairscale", "oneflow")) for m in imports)
 
 
 def imported_modules(source: Source) -> dict[str, int]:

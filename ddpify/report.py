@@ -15,6 +15,7 @@ from ddpify.rules import Finding, Severity, rule
 
 if TYPE_CHECKING:
     from ddpify.convert import Conversion
+    from ddpify.facts.values import Loader
 
 WIDTH = 80
 _COLOURS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
@@ -92,13 +93,12 @@ class Report:
             yield from _entry(f"{self._file(finding)}:{finding.span.line}", finding, why, colour="yellow")
             if finding.left:
                 yield from _wrapped("what to do: ", finding.left, 6)
-        if self.conversion.plan.notes:
+        notes = [*self._batch_size(), *map(self._note, self.conversion.plan.notes)]
+        if notes:
             yield ""
             yield click.style("good to know:", bold=True)
-        for finding in self.conversion.plan.notes:
-            yield from _wrapped(
-                f"{self._file(finding)}:{finding.span.line}  ", finding.reason or finding.message, 2, hang=6
-            )
+        for note in notes:
+            yield from _wrapped("", note, 2, hang=6)
         if self.changed:
             yield from self._ending()
 
@@ -111,6 +111,18 @@ class Report:
         return (
             f"{self.script} -> {self.written}: {counted}" if self.written is not None else f"{self.script}: {counted}"
         )
+
+    def _batch_size(self) -> Iterator[str]:
+        """What became of the number in `batch_size`, which means something else now."""
+        if self.conversion.facts.global_batch == "keep":
+            what = "is divided by the number of processes: a step sees as many samples as before"
+        else:
+            what = "is per process: a step on N processes sees N times as many samples, and the learning rate stays"
+        for loader in self.conversion.facts.roles.training_loaders:
+            source = loader.site.source
+            file = "" if source is self.conversion.source else f"{source.path}:"
+            where = f"{file}{source.line(loader.site.node)}"
+            yield f"{where} {_batch_argument(loader)} {what} (`ddpify explain batch-size`)"
 
     def _ending(self) -> Iterator[str]:
         yield ""
@@ -130,6 +142,9 @@ class Report:
     def _place(self, finding: Finding) -> str:
         return "" if finding.source is self.conversion.source else f"{self._file(finding)}:"
 
+    def _note(self, finding: Finding) -> str:
+        return f"{self._place(finding)}{finding.span.line} {finding.reason or finding.message}"
+
     def _file(self, finding: Finding) -> str:
         """The file that a finding's line counts in: the result's own findings count in the result."""
         source = finding.source
@@ -146,6 +161,7 @@ class Report:
             "edits": [self._finding(f) for f in self._edits()],
             "left": [{**self._finding(f), "remedy": f.left} for f in self.conversion.left],
             "notes": [self._finding(f) for f in self.conversion.plan.notes],
+            "batch_size": list(self._batch_size()),
             "command": self.torchrun,
             "verify_command": self.verify_command,
             "diff": self.diff,
@@ -161,6 +177,16 @@ class Report:
             "message": finding.message,
             "reason": finding.reason,
         }
+
+
+def _batch_argument(loader: Loader) -> str:
+    """`batch_size=args.batch_size`, as the script says it."""
+    arguments = loader.call.args if loader.call is not None else ()
+    for at, argument in enumerate(arguments):
+        keyword = argument.keyword.value if argument.keyword is not None else ""
+        if keyword == "batch_size" or (at == 1 and not keyword and not argument.star):
+            return f"`batch_size={loader.site.source.code(argument.value)}`"
+    return "the batch size"
 
 
 def diff_bytes(report: Report) -> bytes:
@@ -195,7 +221,7 @@ def found_line(findings: Sequence[Finding], files: int, unread: int) -> str:
     """`found 3 (2 errors, 1 info) in 14 files`."""
     kinds = [_count(number, kind.value) for kind in Severity if (number := sum(f.severity is kind for f in findings))]
     which = f" ({', '.join(kinds)})" if kinds else ""
-    unreadable = f", {unread} of them not readable" if unread else ""
+    unreadable = f", {unread} of them not checked" if unread else ""
     return f"found {len(findings)}{which} in {_count(files, 'file')}{unreadable}"
 
 

@@ -11,6 +11,7 @@ import libcst as cst
 from ddpify.edits import (
     Append,
     Delete,
+    DropArguments,
     Edit,
     Guard,
     InsertAfter,
@@ -71,12 +72,15 @@ class Rewriter:
                     self.change(span.end, span.end, edit.after, -5)
                 case SetArgument():
                     self.set_argument(edit)
+                case DropArguments():
+                    for at in edit.positions:
+                        self.drop_argument(edit.node, edit.node.args[at])
                 case InsertBefore():
                     self.insert_before(edit)
                 case InsertAfter():
                     self.insert_after(edit)
                 case Delete():
-                    self.delete(edit.node)
+                    self.delete(edit.node, edit.comments)
         return self.result()
 
     def change(self, start: int, end: int, text: str, priority: int = 0) -> None:
@@ -138,7 +142,8 @@ class Rewriter:
         splat = next((a for a in call.args if a.star == "**"), None)
         if splat is not None:
             start = self.argument_span(splat)[0]
-            self.change(start, start, new + ", ")
+            gap = "" if self.source.text[start - 1] in " \t(\n" else " "
+            self.change(start, start, f"{gap}{new}, ")
         elif plain:
             end = self.argument_span(plain[-1])[1]
             start = self.argument_span(plain[-1])[0]
@@ -201,14 +206,8 @@ class Rewriter:
         first = not isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) or parent.body[0] is stmt
         if not comments or not first or self.in_suite(stmt):
             return start
-        line = self.source.line_at(start)
-        indent = self.indent_of(stmt)
-        while line > 1:
-            above = self.source.text[self.source.line_start(line - 1) : self.source.line_start(line)]
-            if not above.startswith(indent + "#") or above.startswith(indent + "#!") or re.match(r"\s*# In\[", above):
-                break
-            line -= 1
-        return start if line == self.source.line_at(start) else self.source.line_start(line) + len(indent)
+        above = self.source.comments_above(start)
+        return start - sum(map(len, above)) if above else start
 
     def start(self, stmt: cst.CSTNode) -> int:
         """The first character of a statement, decorators included."""
@@ -249,18 +248,20 @@ class Rewriter:
         stmt = edit.node
         self.own_line(stmt)
         at = self.head(stmt)
-        indent = self.indent_of(stmt) + self.unit * self.depth(at, outside=True)
-        gap = self.nl if edit.blank_after else ""
-        self.change(at, at, "".join(line_text(line, indent) + self.nl + indent for line in edit.lines) + (gap + indent if gap else ""), -1)
+        indent = self.indent_of(stmt) + self.unit * self.depth(at)
+        text = "".join(line_text(line, indent) + self.nl + indent for line in edit.lines)
+        if edit.blank_after and at != self.start(stmt):
+            text = text.removesuffix(indent) + self.nl + indent  # what follows begins with a comment of its own
+        self.change(at, at, text, -1)
 
     def insert_after(self, edit: InsertAfter) -> None:
         stmt = edit.node
         self.own_line(stmt)
         at = self.end(stmt)
-        indent = self.indent_of(stmt) + self.unit * self.depth(at, outside=True)
+        indent = self.indent_of(stmt) + self.unit * self.depth(at)
         self.change(at, at, "".join(self.nl + indent + line_text(line, indent) for line in edit.lines), 9)
 
-    def delete(self, stmt: cst.CSTNode) -> None:
+    def delete(self, stmt: cst.CSTNode, comments: bool = False) -> None:
         self.own_line(stmt)
         owner = self.line_owner(stmt)
         block = self.source.parents.get(owner)
@@ -272,8 +273,10 @@ class Rewriter:
             self.change(start, end, "pass" if alone or self.in_suite(stmt) else "")
             return
         first = self.source.line_start(self.source.line_at(start))
+        if comments:
+            first -= sum(map(len, self.source.comments_above(start)))
         last = self.source.line_start(self.source.line_at(end) + 1)
-        above = self.source.text[self.source.line_start(self.source.line_at(start) - 1) : first] if first else "\n"
+        above = self.source.text[self.source.line_start(self.source.line_at(first) - 1) : first] if first else "\n"
         below = self.source.text[last : self.source.line_start(self.source.line_at(last) + 1)]
         if last < len(self.source.text) and not above.strip() and not below.strip():
             last = self.source.line_start(self.source.line_at(last) + 1)  # of two blank lines one goes too
@@ -349,7 +352,7 @@ class Rewriter:
                         found.append((span.start, span.end))
         return found
 
-    def depth(self, at: int, outside: bool = False) -> int:
+    def depth(self, at: int) -> int:
         """How many guards an offset stands under."""
         return sum(start < at < end for start, end in self.guarded)
 

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import io
 import re
+import sys
 import tokenize
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -104,8 +105,8 @@ class Source:
         """Where a node stands, white space and comments before it left out."""
         place = self._positions[node]  # type: ignore[index]
         return Span(
-            self._starts[place.start.line - 1] + place.start.column,
-            self._starts[place.end.line - 1] + place.end.column,
+            self.line_start(place.start.line) + place.start.column,
+            min(len(self.text), self.line_start(place.end.line) + place.end.column),
             place.start.line,
             place.start.column,
         )
@@ -125,6 +126,19 @@ class Source:
         span = self.span(node)
         return self.text[span.start : span.end]
 
+    def comments_above(self, start: int) -> list[str]:
+        """The comment lines directly above a statement that begins at `start`, with its indentation; notebook cell marks end them."""
+        line = self.line_at(start)
+        indent = self.text[self.line_start(line) : start]
+        found: list[str] = []
+        while line > 1 and not indent.strip():
+            above = self.text[self.line_start(line - 1) : self.line_start(line)]
+            if not above.startswith(indent + "#") or above.startswith("#!") or re.match(r"\s*# In\[|\s*#.*coding[:=]", above):
+                break
+            found.insert(0, above)
+            line -= 1
+        return found
+
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         above = self.parents.get(node)
         while above is not None:
@@ -136,8 +150,22 @@ class Source:
         return (codecs.BOM_UTF8 if self.bom else b"") + text.encode("utf-8" if self.bom else self.encoding)
 
 
+def check_compiles(source: Source) -> None:
+    """libcst reads every Python 3; what this interpreter cannot run (`async=True`, newer syntax) is said with its place."""
+    try:
+        compile(source.text, str(source.path), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        line = error.lineno or 1
+        said = _python2(source.text, line) or f"syntax error for Python {sys.version_info[0]}.{sys.version_info[1]} ({error.msg})"
+        raise DdpifyError(f"{source.path}:{line}:{error.offset or 1}: {said}") from None
+    except ValueError as error:
+        raise DdpifyError(f"{source.path}: not Python source ({error})") from None
+
+
 def read_source(path: Path) -> Source:
     """Read a file; every way in which that can fail is one sentence."""
+    if path.suffix == ".ipynb":
+        raise DdpifyError(f"{path}: a notebook; turn it into a script first (`jupyter nbconvert --to script {path.name}`), then convert that")
     try:
         data = path.read_bytes()
     except FileNotFoundError:

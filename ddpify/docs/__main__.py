@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ddpify.convert import convert_source
@@ -30,11 +31,25 @@ def put(text: str, name: str, part: str) -> str:
 
 
 def example(script: Path) -> str:
-    """The diff of a conversion, without the lines around the changes."""
+    """The diff of a conversion, without the lines around the changes and the bodies of the helpers."""
     conversion = convert_source(Source(Path("train.py"), script.read_bytes()))
     before, after = conversion.source.text.splitlines(), conversion.text.splitlines()
     diff = difflib.unified_diff(before, after, "train.py", "train_ddp.py", lineterm="", n=0)
-    return "\n".join(["```diff", *diff, "```"])
+    return "\n".join(["```diff", *folded(diff), "```"])
+
+
+def folded(diff: Iterable[str]) -> Iterator[str]:
+    """`+def setup_distributed(): ...`, the body left out; blank lines that are added are left out too."""
+    inside = False
+    for line in diff:
+        if line.startswith("+def "):
+            inside = True
+            yield f"{line} ..."
+        elif line == "+" or line.startswith("+@") or (inside and line.startswith("+ ")):
+            continue
+        else:
+            inside = False
+            yield line
 
 
 def main() -> None:

@@ -81,6 +81,8 @@ class Calls(Library):
                 return self.forward(obj, node, [g for g in (*given, *named.values())], frame)
             case Method():
                 return self.method(obj, node, given, named, frame)
+            case Thing(module=Module() as by_use):
+                return self.forward(by_use, node, [*given, *named.values()], frame)
             case Instance() if obj.cls is not None and obj.cls.member("__call__"):
                 return self.call_members(obj.cls.member("__call__"), obj, given, named, node, frame)
         known = frozenset().union(origins((obj,)), *(origins(v) for _, v in (*given, *named.values())))

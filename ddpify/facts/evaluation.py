@@ -1,10 +1,13 @@
-"""Loops in, the way in which each evaluation loader is best read by several ranks out: shared by sample, or in full by each."""
+"""Loops in, the way in which each evaluation loader is best read by several ranks out: by sample, by whole batches, or in full by each."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
+from ddpify.facts.library import LOADER_ARGUMENTS
 from ddpify.facts.metrics import LoopFacts, loop_facts
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.facts.values import Loader, constants
@@ -15,25 +18,71 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """An evaluation loader: `by_sample` where each rank may take every world-th sample, else the reason why not."""
+    """An evaluation loader. `mode` is sample (each rank takes every world-th sample), batch (every world-th batch) or all; `reason` why."""
 
     loader: Loader
     known: LoaderFacts | None
-    by_sample: bool
+    mode: str
     reason: str
     loops: tuple[LoopFacts, ...]
+    batch_size: cst.BaseExpression | None = None
 
 
 def evaluations(facts: Facts) -> list[Evaluation]:
     """How each loader that is read without training can be shared."""
     loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
-    found: list[Evaluation] = []
-    for loader in facts.roles.evaluation_loaders:
-        over = tuple(lp for lp in loops if lp.loader is loader)
-        known = loader_facts(facts, loader)
-        reason = _reason(facts, loader, known, over)
-        found.append(Evaluation(loader, known, not reason, reason, over))
+    found = [_evaluation(facts, loader, tuple(lp for lp in loops if lp.loader is loader)) for loader in facts.roles.evaluation_loaders]
+    return _agree(found, loops)
+
+
+def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Evaluation:
+    known = loader_facts(facts, loader)
+    reason = _reason(facts, loader, known, over)
+    size = _batch_size(known) if known is not None else None
+    if reason:
+        return Evaluation(loader, known, "all", reason, over)
+    assert known is not None
+    per_batch = next((lp.per_batch for lp in over if lp.per_batch), "") or ("it drops its last batch" if known.drop_last is not False else "")
+    if not per_batch:
+        return Evaluation(loader, known, "sample", "", over)
+    if size is None or known.splat is not None or known.drop_last is None:
+        return Evaluation(loader, known, "all", per_batch + ", and its batches are made at run time", over)
+    return Evaluation(loader, known, "batch", per_batch, over, size)
+
+
+def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
+    """One text of a loop may serve several loaders: all of them are read in the same way."""
+    training = {id(lp.node) for lp in loops if lp.training}
+    for _ in found:
+        modes: dict[int, set[str]] = {}
+        for e in found:
+            for lp in e.loops:
+                modes.setdefault(id(lp.node), set()).add(e.mode)
+        others = {id(lp.node) for lp in loops if not any(lp.loader is e.loader for e in found)}
+        changed = False
+        for at, e in enumerate(found):
+            here = set().union(*(modes[id(lp.node)] for lp in e.loops)) if e.loops else {e.mode}
+            mixed = any(id(lp.node) in training or id(lp.node) in others for lp in e.loops)
+            if e.mode != "all" and (mixed or "all" in here):
+                found[at] = replace(e, mode="all", reason="the same loop trains in another call" if mixed else "the same loop reads a loader that cannot be shared out")
+                changed = True
+            elif e.mode == "sample" and "batch" in here:
+                size = _batch_size(e.known) if e.known is not None else None
+                usable = size is not None and e.known is not None and e.known.splat is None
+                found[at] = replace(e, mode="batch" if usable else "all", reason="the same loop adds up values per batch", batch_size=size)
+                changed = True
+        if not changed:
+            break
     return found
+
+
+def _batch_size(known: LoaderFacts) -> cst.BaseExpression | None:
+    """The batch size, where it can be written a second time."""
+    for at, arg in enumerate(known.call.args):
+        name = arg.keyword.value if arg.keyword is not None else LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
+        if name == "batch_size":
+            return arg.value
+    return None
 
 
 def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple[LoopFacts, ...]) -> str:
@@ -45,30 +94,13 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
         return "it has a sampler of its own"
     if not known.is_simple:
         return "its dataset has no name of its own"
-    if known.drop_last is not False:
-        return "it drops its last batch"
     if known.splat is not None and loader.unknown_splat:
         return "its arguments are known at run time only"
     if not over:
         return "it is read in a way that could not be followed"
-    shared = _shared(facts, loader, over)
     for loop in over:
         if loop.problem:
             return loop.problem
         if not any(a.read_after for a in loop.accumulators):
             return "nothing of it is added up"
-    return shared
-
-
-def _shared(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> str:
-    """One text of a loop may serve several loaders: all of them must agree."""
-    loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
-    for loop in over:
-        if any(other.node is loop.node and other.training for other in loops):
-            return "the same loop trains in another call"
-        others = {other.loader for other in loops if other.node is loop.node and other.loader is not loader}
-        for other in others:
-            problem = loader_facts(facts, other) if isinstance(other, Loader) else None
-            if problem is None or problem.problem or not problem.is_simple or problem.drop_last is not False or problem.source is not facts.source:
-                return "the same loop reads another loader, which cannot be shared out"
     return ""

@@ -186,6 +186,8 @@ class Expressions:
                 inner = self.modules.get(obj.source)
                 if inner is not None and name in inner.scope.names:
                     return inner.scope.names[name]
+                if inner is not None and name == "__dict__":
+                    return (Dict(self.site(node, frame), items=dict(inner.scope.names)),)
                 return self.submodule(obj, name)
             case Class():
                 return obj.member(name) or (Method(obj, name),)
@@ -280,6 +282,8 @@ class Expressions:
             if isinstance(obj, Module):
                 obj.parts.append(value)
                 for part in value:
+                    if isinstance(part, Thing) and part.owner is None:
+                        part.owner = obj
                     if isinstance(part, Module) and part is not obj and part.part_of is None:
                         part.part_of = obj
         elif isinstance(obj, Class):
@@ -478,6 +482,8 @@ class Expressions:
                 return join(*(v for v in fields.values())) or UNKNOWN
             case Iteration(of=inner):
                 return inner[0] if inner else UNKNOWN
+            case Ext(name=name):
+                return (Ext(f"{name}[]"),)  # torchvision.models.__dict__[arch]
         return (Data("any", "other", origins((obj,))),)
 
     def comprehension(self, node: cst.BaseComp, frame: Frame) -> Value:

@@ -20,7 +20,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torchvision\.models\.(\w+\.)*(resnet|vgg|densenet|mobilenet|efficientnet|inception|googlenet|alexnet|squeezenet|shufflenet|"
      r"mnasnet|regnet|convnext|vit|swin|maxvit|wide_resnet|resnext|fasterrcnn|maskrcnn|fcn|deeplab|lraspp|retinanet|ssd)\w*", "module"),
     (r"torchvision\.models\.(\w+\.)*[A-Z]\w*_Weights.*", "other"),
-    (r"torchvision\.models\.(\w+\.)*(get_model|[A-Z]\w*)", "module"),
+    (r"torchvision\.models\.(\w+\.)*(get_model|[A-Z]\w*|__dict__\[\])", "module"),
     (r"timm\.(models\.)?create_model|torch\.hub\.load|open_clip\.\w+|segmentation_models_pytorch\.\w+|"
      r"efficientnet_pytorch\.EfficientNet\.\w+|transformers\.(\w+\.)*\w*(Model|For[A-Z]\w+)\w*\.from_pretrained|"
      r"transformers\.(\w+\.)*(\w+ForSequenceClassification|\w+Model|\w+LMHeadModel)|torch\.compile", "module"),

@@ -21,6 +21,7 @@ from ddpify.facts.values import (
     Mode,
     Module,
     Seq,
+    Thing,
     Value,
     Wrapped,
     constants,
@@ -53,9 +54,9 @@ class Flow(Calls):
         """`model = DDP(model)`, as the plan will put it behind this statement."""
         for target in self.inserted.get(stmt, ()):
             held = self.expr(target, frame)
-            inner = tuple(o for o in held if isinstance(o, Module))
+            inner = tuple(o if isinstance(o, Module) else o.module for o in held if isinstance(o, Module) or (isinstance(o, Thing) and o.module))
             if inner:
-                rest = tuple(o for o in held if not isinstance(o, Module))
+                rest = tuple(o for o in held if not isinstance(o, (Module, Thing)))
                 self.bind(target, (*self.made(target, frame, Wrapped(self.site(stmt, frame), module=inner)), *rest), frame)
 
     def run_uncalled(self, source: Source) -> None:
@@ -168,8 +169,10 @@ class Flow(Calls):
             case cst.Break() | cst.Continue():
                 self.event("break" if isinstance(stmt, cst.Break) else "continue", stmt, frame)
                 return True
-            case cst.Assert(test=test):
+            case cst.Assert(test=test, msg=msg):
                 self.expr(test, frame)
+                if msg is not None:
+                    self.expr(msg, frame)
             case cst.Import() | cst.ImportFrom():
                 self.imports(stmt, frame)
             case cst.Global(names=names):

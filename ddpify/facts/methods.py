@@ -44,7 +44,7 @@ Given = tuple[cst.BaseExpression | None, Value]
 PREPARES = frozenset({"to", "cuda", "cpu", "half", "double", "float", "bfloat16", "apply", "load_state_dict", "to_empty", "xpu",
                       "share_memory", "requires_grad_", "type", "compile", "init_weights", "reset_parameters"})  # fmt: skip
 #: What the wrapper answers as the module would.
-SURFACE = frozenset({"train", "eval", "parameters", "named_parameters", "zero_grad", "to", "cuda", "module", "no_sync", "join", "training",
+SURFACE = frozenset({"train", "eval", "parameters", "zero_grad", "to", "cuda", "module", "no_sync", "join", "training",
                      "requires_grad_", "register_comm_hook", "forward", "buffers"})  # fmt: skip
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 
@@ -220,12 +220,14 @@ class Methods(_Base):
             return space if name == "parse_args" else (Seq(self.site(node, frame), elements=[space, UNKNOWN]),)
         if obj.name == "parser":
             return (obj,)
-        if name in ("parameters", "named_parameters") and not obj.name:
+        if name in ("parameters", "named_parameters") and obj.name in ("", "loaded"):
             return self.made(node, frame, Parameters(self.site(node, frame), modules=(self.by_use(obj),)))
         if obj.name == "scaler" and name == "scale":
             return given[0][1] if given else UNKNOWN
-        if not obj.name and name in ("train", "eval", "to", "cuda", "cpu"):
+        if obj.name in ("", "loaded") and name in ("train", "eval", "to", "cuda", "cpu"):
             return (obj,)
+        if obj.module is not None:
+            return self.of_module(obj.module, name, node, given, named, frame)
         self.callbacks(given, named, node, frame)
         known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))
         return (Data("any", "other", known),)
@@ -235,6 +237,7 @@ class Methods(_Base):
         key = (id(obj), 0, "module by use")
         made = self.sites.setdefault(key, Module(obj.site, evidence="known by use: .parameters() is taken of it"))
         assert isinstance(made, Module)
+        obj.module, made.part_of = made, obj.owner
         return made
 
 

@@ -39,10 +39,12 @@ class LoopFacts:
     source: Source
     training: bool
     accumulators: list[Accumulator] = field(default_factory=list)
-    #: why the result of the loop is no sum over samples, "" where it is
+    #: why the result of the loop cannot be put together from the ranks' shares, "" where it can
     problem: str = ""
-    #: set where numbers of the loop go to something that could not be followed (a meter, a list)
-    unreduced: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
+    #: why it is a sum over batches only, not over samples, "" where it is over samples
+    per_batch: str = ""
+    #: names that hold `len(loader)`, and calls of len(loader) that divide a result
+    batch_counts: list[cst.Name | cst.Call] = field(default_factory=list)
 
 
 def loop_facts(facts: Facts) -> list[LoopFacts]:
@@ -181,8 +183,10 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     for a in known.accumulators:
         if not a.read_after:
             continue
-        if a.agg in ("mean", "other", "const", "index", "sample"):
-            return f"`{a.target}` adds up a value per batch, not per sample"
+        if a.agg in ("mean", "const"):
+            known.per_batch = f"`{a.target}` adds up a value per batch, not per sample"
+        elif a.agg not in ("sum", "size"):
+            return f"`{a.target}` adds up values that could not be followed"
         if a.tensor:
             return f"`{a.target}` is a tensor, which an empty shard would leave a number"
         if not a.fresh:
@@ -193,14 +197,46 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     for name in sorted(bound - names):
         if _read_after(known, name, inside) and _loaded_after(known, name, inside):
             return f"`{name}` of the last batch is used after the loop"
-    for e in known.frame.events:
-        if e.kind == "external" and e.name == "builtins.len" and known.loader in loaders_in(e.value):
-            return "the number of batches is used"
+    lengths = _lengths(facts, known)
+    if lengths is None:
+        return "the number of batches is used for more than a division behind the loop"
+    if lengths:
+        known.per_batch = known.per_batch or "it divides by the number of batches"
+        known.batch_counts = lengths
     if _uses_index(facts, known, inside):
         return "the index of the batch is used"
     if not _evaluates(facts, known):
         return "the model is not in eval mode, so that batches of another make-up would give other numbers"
     return ""
+
+
+def _lengths(facts: Facts, known: LoopFacts) -> list[cst.Name | cst.Call] | None:
+    """`len(loader)` in the function: names that hold it and calls that divide by it behind the loop; None where it has other uses."""
+    source, found = known.source, list[cst.Name | cst.Call]()
+    end = source.span(known.node.body).end
+    for e in known.frame.events:
+        if not (e.kind == "external" and e.name == "builtins.len" and known.loader in loaders_in(e.value) and isinstance(e.node, cst.Call)):
+            continue
+        parent = source.parents.get(e.node)
+        if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
+            name = parent.targets[0].target
+            uses = [n for n in walk(known.frame.node) if isinstance(n, cst.Name) and n.value == name.value and n is not name]
+            if any(not divides(source, n) or source.span(n).start < end for n in uses):
+                return None
+            found.append(name)
+        elif divides(source, e.node) and source.span(e.node).start > end:
+            found.append(e.node)
+        else:
+            return None
+    return found
+
+
+def divides(source: Source, node: cst.CSTNode) -> bool:
+    """`x / node` or `x /= node`"""
+    parent = source.parents.get(node)
+    if isinstance(parent, cst.BinaryOperation):
+        return parent.right is node and isinstance(parent.operator, (cst.Divide, cst.FloorDivide))
+    return isinstance(parent, cst.AugAssign) and parent.value is node and isinstance(parent.operator, cst.DivideAssign)
 
 
 def _loaded_after(known: LoopFacts, name: str, inside: set[int]) -> bool:

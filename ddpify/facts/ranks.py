@@ -1,5 +1,248 @@
-"""placeholder until the ranks facts are written"""
+"""Flow in, answers out: whether something runs on some ranks only, and whether a value differs from rank to rank."""
+
 from __future__ import annotations
-from typing import Any
-def guarded(event: Any, flow: Any) -> bool:
-    return False
+
+import functools
+import re
+
+import libcst as cst
+
+from ddpify.facts.definitions import Definition, Definitions, argument_of, definitions, returns
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.placing import is_guard
+from ddpify.facts.values import Const, Ext, Func, Thing, constants
+from ddpify.source import walk
+
+#: Calls that give the rank of this process.
+_RANK_CALLS = re.compile(
+    r"torch\.distributed\.(\w+\.)*(get_rank|get_node_local_rank|get_group_rank|get_global_rank|is_rank_zero)"
+    r"|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
+)
+_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
+                        "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"})  # fmt: skip
+_READS_ENVIRONMENT = frozenset({"os.environ.get", "os.getenv", "os.environ.__getitem__", "os.environ.setdefault", "os.environ.pop"})
+#: Functions whose result tells the rank where an argument does.
+_PLAIN = re.compile(r"builtins\.(int|str|bool|float|len|format|repr|any|all|min|max)|os\.path\.\w+|os\.fspath|pathlib\.\w+|pprint\.pformat")
+_RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master")
+_SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes"})
+_LEAVES = frozenset({"sys.exit", "builtins.exit", "builtins.quit", "os._exit"})
+#: What a parameter that nobody gives is compared with, where it is a rank.
+_FIRST = ({0}, {-1}, {0, -1})
+
+
+def guarded(event: Event, flow: Flow) -> bool:
+    """Whether an event runs on some ranks only, on every way that leads to it."""
+    return ranks(flow).guarded(event)
+
+
+def depends_on_rank(node: cst.CSTNode, frame: Frame, flow: Flow) -> bool:
+    """Whether an expression differs from rank to rank because of the rank: `f"log_{rank}.txt"`, `rank == 0`."""
+    return ranks(flow).differs(node, frame)
+
+
+@functools.lru_cache(maxsize=4)
+def ranks(flow: Flow) -> Ranks:
+    """The answers for a flow, kept."""
+    return Ranks(flow)
+
+
+class Ranks:
+    """Answers about one flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.definitions: Definitions = definitions(flow)
+        self.spawns = {id(e.node) for e in flow.log.of("external") if e.name in _SPAWNS}
+        self._known: dict[tuple[int, int], bool] = {}
+        self._limited: dict[tuple[int, int], bool] = {}
+
+    # -- where something runs ---------------------------------------------------------------------------
+
+    def guarded(self, event: Event) -> bool:
+        chains = list(event.frame.chains())
+        if not chains or self.limited(event.node, event.frame):
+            return bool(chains)
+        return all(self.once(event, chain) or any(self.limited(e.call, e.frame) for e in chain) for chain in map(list, chains))
+
+    def once(self, event: Event, chain: list[object]) -> bool:
+        """In a script that spawns its ranks: what the parent process does by itself."""
+        if not self.spawns:
+            return False
+        calls = [e.call for e in chain]  # type: ignore[attr-defined]
+        outermost = calls[0] if calls else event.node
+        source = chain[0].frame.source if chain else event.frame.source  # type: ignore[attr-defined]
+        main = any(is_guard(a) for a in source.ancestors(outermost))
+        return main and not any(id(c) in self.spawns for c in calls)
+
+    def limited(self, node: cst.CSTNode, frame: Frame) -> bool:
+        """Whether a node runs on some ranks only, as far as its own function says."""
+        key = (id(node), id(frame))
+        if key not in self._limited:
+            self._limited[key] = False
+            self._limited[key] = self._is_limited(node, frame)
+        return self._limited[key]
+
+    def _is_limited(self, node: cst.CSTNode, frame: Frame) -> bool:
+        source = frame.source
+        below = node
+        for above in source.ancestors(node):
+            match above:
+                case cst.If(test=test) | cst.IfExp(test=test) | cst.While(test=test):
+                    if below is not test and self.tests_rank(test, frame):
+                        return True
+                case cst.BooleanOperation(left=left, right=right):
+                    if below is right and self.tests_rank(left, frame):
+                        return True
+                case cst.IndentedBlock(body=body) | cst.Module(body=body):
+                    before = list(body)[: list(body).index(below)] if below in body else []  # type: ignore[operator]
+                    if any(isinstance(s, cst.If) and self.leaves(s) and self.tests_rank(s.test, frame) for s in before):
+                        return True
+                case cst.FunctionDef():
+                    return any(self.rank_decorator(d.decorator, frame) for d in above.decorators)
+                case cst.Lambda():
+                    return False
+            below = above
+        return False
+
+    def leaves(self, stmt: cst.If) -> bool:
+        """`if rank != 0: return`"""
+        body = stmt.body.body
+        last = body[-1] if body else None
+        small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+            return any(isinstance(o, Ext) and o.name in _LEAVES for o in self.flow.values.get(small.value.func, ()))
+        return isinstance(small, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+    def rank_decorator(self, node: cst.BaseExpression, frame: Frame) -> bool:
+        """`@rank_zero_only`, or a decorator of the project with a test of the rank in it."""
+        inner = node.func if isinstance(node, cst.Call) else node
+        for obj in self.flow.values.get(inner, ()):
+            if isinstance(obj, Ext) and _RANK_DECORATOR.fullmatch(obj.name):
+                return True
+            home = self.flow.modules.get(obj.source) if isinstance(obj, Func) else None
+            if isinstance(obj, Func) and home is not None:
+                return any(isinstance(n, cst.If) and self.tests_rank(n.test, home) for n in walk(obj.node))
+        return False
+
+    def tests_rank(self, test: cst.BaseExpression, frame: Frame) -> bool:
+        return self.differs(test, frame) or self.opaque_test(test, frame)
+
+    # -- what a value depends on --------------------------------------------------------------------------
+
+    def differs(self, node: cst.CSTNode, frame: Frame, index: int | None = None) -> bool:
+        key = (id(node), id(frame))
+        if index is not None:
+            return self._differs(node, frame, index)
+        if key not in self._known:
+            self._known[key] = False
+            self._known[key] = self._differs(node, frame, None)
+        return self._known[key]
+
+    def _differs(self, node: cst.CSTNode, frame: Frame, index: int | None) -> bool:
+        match node:
+            case cst.Name():
+                return self.spawned_rank(node.value, frame) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
+            case cst.Attribute():
+                return self.launched(node) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
+            case cst.Call():
+                return self.call(node, frame, index)
+            case cst.Subscript(value=value):
+                keys = [i.slice.value for i in node.slice if isinstance(i.slice, cst.Index)]
+                if any(isinstance(o, Ext) and o.name == "os.environ" for o in self.flow.values.get(value, ())):
+                    return any(self.variable(k) for k in keys)
+                return any(self.differs(k, frame) for k in keys) or self.differs(value, frame)
+            case cst.FormattedString(parts=parts):
+                return any(self.differs(p.expression, frame) for p in parts if isinstance(p, cst.FormattedStringExpression))
+            case cst.BinaryOperation(left=one, right=two) | cst.BooleanOperation(left=one, right=two) | cst.ConcatenatedString(left=one, right=two):
+                return self.differs(one, frame) or self.differs(two, frame)
+            case cst.UnaryOperation(expression=inner) | cst.NamedExpr(value=inner):
+                return self.differs(inner, frame)
+            case cst.Comparison(left=left, comparisons=comparisons):
+                return self.differs(left, frame) or any(self.differs(c.comparator, frame) for c in comparisons)
+            case cst.IfExp(test=test, body=body, orelse=orelse):
+                return self.tests_rank(test, frame) or self.differs(body, frame) or self.differs(orelse, frame)
+            case cst.Tuple(elements=elements) if index is not None and index < len(elements):
+                return self.differs(elements[index].value, frame)
+            case cst.Tuple(elements=elements) | cst.List(elements=elements):
+                return any(self.differs(e.value, frame) for e in elements)
+        return False
+
+    def defined_by_rank(self, d: Definition) -> bool:
+        """A value made from the rank, or given under a test of it: `writer = None` and `if rank == 0: writer = ...`."""
+        if self.differs(d.node, d.frame, d.index):
+            return True
+        return d.event is not None and self.limited(d.event.node, d.frame)
+
+    def call(self, node: cst.Call, frame: Frame, index: int | None) -> bool:
+        for obj in self.flow.values.get(node.func, ()):
+            if isinstance(obj, Ext):
+                if _RANK_CALLS.fullmatch(obj.name):
+                    return True
+                if obj.name in _READS_ENVIRONMENT:
+                    return bool(node.args) and self.variable(node.args[0].value)
+                if _PLAIN.fullmatch(obj.name):
+                    return any(self.differs(a.value, frame) for a in node.args)
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("format", "joinpath", "join", "with_suffix", "item"):
+            return self.differs(node.func.value, frame) or any(self.differs(a.value, frame) for a in node.args)
+        for func in self.definitions.callees(node, frame):
+            if any(map(self.defined_by_rank, self.definitions.returned(func, index))):
+                return True
+            home = next(iter(self.definitions.frames.get(id(func.node), ())), None)
+            if home is not None and isinstance(func.node, cst.FunctionDef) and any(self.limited(r, home) for r in returns(func.node.body)):
+                return True
+        return False
+
+    def variable(self, node: cst.BaseExpression) -> bool:
+        """The name of an environment variable that tells the rank."""
+        return any(isinstance(o, Const) and o.value in _VARIABLES for o in self.flow.values.get(node, ()))
+
+    def spawned_rank(self, name: str, frame: Frame) -> bool:
+        """The first parameter of a function that is spawned is its rank."""
+        if frame.func is None or not any(id(e.call) in self.spawns for e in frame.entries):
+            return False
+        params = [*frame.func.node.params.posonly_params, *frame.func.node.params.params]
+        first = params[1:] if frame.func.bound is not None else params
+        return bool(first) and first[0].name.value == name and name not in frame.assigned
+
+    def launched(self, node: cst.Attribute) -> bool:
+        """`args.local_rank`: what torch.distributed.launch gives by this name."""
+        return node.attr.value == "local_rank" and any(
+            isinstance(o, Thing) and o.name == "namespace" for o in self.flow.values.get(node.value, ())
+        )
+
+    # -- functions that nothing calls ---------------------------------------------------------------------------
+
+    def opaque_test(self, test: cst.BaseExpression, frame: Frame) -> bool:
+        """`if rank == 0:` or `if is_main:` where the value comes from a caller that is in another file."""
+        match test:
+            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(comparator=right)]):
+                known = constants(self.flow.values.get(right, ()))
+                if known is None and isinstance(right, (cst.List, cst.Tuple)):
+                    known = [k for e in right.elements for k in constants(self.flow.values.get(e.value, ())) or [None]]
+                if isinstance(right, cst.UnaryOperation) and isinstance(right.expression, cst.Integer):
+                    known = [-right.expression.evaluated_value]
+                return known is not None and set(known) in _FIRST and self.opaque(left, frame)
+            case cst.UnaryOperation(expression=inner):
+                return self.opaque_test(inner, frame)
+            case cst.BooleanOperation(left=left, right=right):
+                return self.opaque_test(left, frame) or self.opaque_test(right, frame)
+            case cst.Name() | cst.Attribute():
+                return self.opaque(test, frame)
+        return False
+
+    def opaque(self, node: cst.CSTNode, frame: Frame, depth: int = 4) -> bool:
+        """A parameter of a function that nothing in the project calls, or what was kept of one."""
+        base = node
+        while isinstance(base, cst.Attribute) and not self.definitions.attribute_events(base):
+            base = base.value
+        if isinstance(base, cst.Name) and frame.func is not None:
+            params = {p.name.value for p in walk(frame.func.node.params) if isinstance(p, cst.Param)}
+            nobody = bool(frame.entries) and all(not isinstance(e.call, cst.Call) for e in frame.entries)
+            if nobody and base.value in params and base.value not in frame.assigned and argument_of(frame.node, frame, base.value) is None:
+                bound = frame.func.bound is not None and frame.func.node.params.params[:1] and frame.func.node.params.params[0].name.value == base.value
+                return not bound
+        return depth > 0 and any(self.opaque(d.node, d.frame, depth - 1) for d in self.definitions.of(base, frame))
+
+
+__all__ = ["Ranks", "depends_on_rank", "guarded", "ranks"]

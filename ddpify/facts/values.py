@@ -294,6 +294,10 @@ class Thing(Heap):
 
     name: str = ""
     origins: frozenset[Origin] = frozenset()
+    #: the module that it turned out to be: its parameters went to an optimizer
+    module: Module | None = None
+    #: the module that it is an attribute of
+    owner: Module | None = None
 
 
 @dataclass(eq=False)
@@ -397,6 +401,8 @@ def modules(value: Value) -> list[Module]:
             found.append(obj)
         elif isinstance(obj, Wrapped):
             found.extend(modules(obj.module))
+        elif isinstance(obj, Thing) and obj.module is not None:
+            found.append(obj.module)
         elif isinstance(obj, Seq):
             for part in obj.elements if obj.elements is not None else [obj.joined]:
                 found.extend(modules(part))

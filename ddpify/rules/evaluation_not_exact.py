@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpify.edits import AddImport, Edit, InsertBefore, Replace
+from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import loop_facts
@@ -88,7 +88,10 @@ class EvaluationNotExact(Rule):
             if e.known is None or e.known.source is not facts.source:
                 continue
             name = e.known.source.code(e.known.dataset).split("\n")[0] if e.known.dataset is not None else "the dataset"
-            if e.by_sample:
+            if e.mode == "batch":
+                yield self.finding(e.known.source, e.known.call, f"the evaluation over `{name}` is dealt out by whole batches", *self.deal(facts, e),
+                                   reason=f"{e.reason}: each batch stays as it was, and is counted once")  # fmt: skip
+            elif e.mode == "sample":
                 yield self.finding(e.known.source, e.known.call, f"the evaluation over `{name}` is shared out by sample", *self.share(facts, e.known),
                                    reason="each sample is counted once, without padding; the sums are reduced after the loop")  # fmt: skip
             else:
@@ -108,6 +111,22 @@ class EvaluationNotExact(Rule):
             else:
                 edits.append(InsertBefore(source, known.stmt, (f'{splat}.pop("shuffle", None)',)))
         return edits
+
+    def deal(self, facts: Facts, e: Evaluation) -> list[Edit]:
+        """The batches of one process, every world-th to each rank; batch 0 stays on rank 0."""
+        known, dist = e.known, facts.names["dist"]
+        assert known is not None
+        assert known.dataset is not None
+        assert e.batch_size is not None
+        source = known.source
+        batches = f"BatchSampler(range(len({source.code(known.dataset)})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
+        value = f"list({facts.names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
+        positional = [at for at, a in enumerate(known.call.args) if a.keyword is None and at]
+        edits: list[Edit] = [AddImport(source, "dist"), AddImport(source, "torch")]
+        if positional:  # DataLoader(ds, 64, False): the rest by name
+            edits.append(DropArguments(source, known.call, tuple(positional)))
+        drop = ("batch_size", "shuffle", "drop_last", "sampler")
+        return [*edits, SetArgument(source, known.call, "batch_sampler", value, drop)]
 
     def lint(self, facts: Facts) -> Iterator[Finding]:
         used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Surround
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import Accumulator, LoopFacts, loop_facts
@@ -59,7 +59,7 @@ class MetricNotReduced(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             return
-        shared = {e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.by_sample}  # type: ignore[attr-defined]
+        shared = {e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.mode != "all"}  # type: ignore[attr-defined]
         done: set[int] = set()
         for loop in facts.cached("loops", loop_facts):  # type: ignore[attr-defined]
             if id(loop.node) in done or loop.source is not facts.source or not (loop.training or loop.loader in shared):
@@ -75,16 +75,33 @@ class MetricNotReduced(Rule):
                                    left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used")  # fmt: skip
         if not sums:
             return
-        names = ", ".join(a.target for a in sums)
-        left = names if len(sums) > 1 else f"[{names}]"
-        line = f"{left} = {facts.names['all_reduce_sum']}({names})"
-        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (line,)), AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
+        targets, values, more = [a.target for a in sums], [a.target for a in sums], list[Edit]()
+        if not loop.training:
+            more = self.batch_counts(facts, loop, targets, values)
+        left = ", ".join(targets) if len(targets) > 1 else f"[{targets[0]}]"
+        line = f"{left} = {facts.names['all_reduce_sum']}({', '.join(values)})"
+        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (line,)), *more, AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
                              AddImport(loop.source, "dist")]  # fmt: skip
         if loop.training:
             edits.extend(self.denominators(facts, loop, sums))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
         yield self.finding(loop.source, loop.node, f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks", *edits,
                            reason="numbers of the whole set, alike on every rank")  # fmt: skip
+
+    def batch_counts(self, facts: Facts, loop: LoopFacts, targets: list[str], values: list[str]) -> list[Edit]:
+        """The number of batches is reduced with what it divides: by its name, or by a name that `len(loader)` gets."""
+        edits: list[Edit] = []
+        name = facts.names["batches"]
+        for node in loop.batch_counts:
+            if isinstance(node, cst.Name):
+                targets.append(node.value)
+                values.append(node.value)
+            else:
+                if name not in targets:
+                    targets.append(name)
+                    values.append(loop.source.code(node))
+                edits.append(Replace(loop.source, node, name))
+        return edits
 
     def used_after(self, facts: Facts, loop: LoopFacts, a: Accumulator) -> bool:
         inner = any(isinstance(n, cst.Assign) and loop.source.code(n.targets[0].target) == a.target for n in walk(loop.node.body))
@@ -136,6 +153,4 @@ class MetricNotReduced(Rule):
 
     def samples(self, loop: LoopFacts, divisor: cst.Call, name: str, world: str) -> Iterator[Edit]:
         """`len(loader.dataset)`: the sampler pads, so as many samples were seen as all ranks' samplers have."""
-        from ddpify.edits import Replace
-
         yield Replace(loop.source, divisor, f"(len({name}.sampler){world})")

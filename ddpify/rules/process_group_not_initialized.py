@@ -89,7 +89,7 @@ class ProcessGroupNotInitialized(Rule):
             call = f'{facts.names["torch"]}.device({target}).type == "cuda"'
             return [InsertAfter(source, stmt, (f"{target} = {name}({call})",))], {"flag"}, f"`{target}` becomes this process's device"
         if choice is None:
-            return [InsertBefore(source, setup.first, (f"{name}()",))], set(), "set up before seeds, data and CUDA"
+            return [InsertBefore(source, setup.first, (f"{name}()",), blank_after=True)], set(), "set up before seeds, data and CUDA"
         if choice.form == "other":
             call = f'{facts.names["torch"]}.device({choice.target}).type == "cuda"'
             line = f"{choice.target} = {name}({call})"
@@ -99,7 +99,8 @@ class ProcessGroupNotInitialized(Rule):
         reason = f"`{choice.target}` is this process's own device, in the group that torchrun describes"
         if choice.owner is setup.first or not moves_up(facts, setup):
             return [Replace(source, choice.owner, line)], options, reason
-        return [InsertBefore(source, setup.first, (line,)), Delete(source, choice.owner)], options, reason + "; set up before seeds, data and CUDA"
+        comments = tuple(c.strip() for c in source.comments_above(source.span(choice.owner).start))
+        return [InsertBefore(source, setup.first, (*comments, line), blank_after=True), Delete(source, choice.owner, comments=True)], options, reason + "; set up before seeds, data and CUDA"
 
     def call(self, facts: Facts, setup: SetUp, choice: DeviceChoice) -> tuple[str, set[str]]:
         name = facts.names["setup_distributed"]

@@ -1,0 +1,213 @@
+"""An expression in, the expressions that gave it its value out: one step back through names, attributes, parameters, returns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ddpify.facts.calls import assigned_names
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Event, Frame, Scope
+from ddpify.facts.values import Class, Func, Instance, Module, Thing
+from ddpify.source import children, walk
+
+
+@dataclass(frozen=True, eq=False)
+class Definition:
+    """An expression that a name got its value from, in the frame where it ran; `index` picks an element of it."""
+
+    node: cst.BaseExpression
+    frame: Frame
+    index: int | None = None
+    #: what was bound, where there is such a thing
+    event: Event | None = None
+
+
+class Definitions:
+    """Where the names, attributes and calls of a flow have their values from."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.binds: dict[tuple[int, str], list[Event]] = {}
+        self.sets: dict[tuple[int, str], list[Event]] = {}
+        self.frames: dict[int, list[Frame]] = {}
+        for e in flow.log.events:
+            if e.kind == "bind":
+                scope = e.frame.scope.outer.get(e.name, e.frame.scope)
+                self.binds.setdefault((id(scope.names), e.name), []).append(e)
+            elif e.kind == "set" and e.obj is not None:
+                self.sets.setdefault((id(e.obj), e.name), []).append(e)
+        for frame in flow.frames:
+            self.frames.setdefault(id(frame.node), []).append(frame)
+
+    def of(self, node: cst.CSTNode, frame: Frame, index: int | None = None) -> list[Definition]:
+        """One step back; nothing where the expression is no name, attribute or call into the project."""
+        match node:
+            case cst.Name(value=name):
+                if name in frame.arguments and name not in frame.assigned:
+                    return list(self.arguments(name, frame))
+                holder = frame.scope.holder(name)
+                return [d for e in self.bound(holder, name) for d in self.bound_by(e)]
+            case cst.Attribute():
+                return [d for e in self.attribute_events(node) for d in self.bound_by(e)]
+            case cst.Call():
+                return [d for f in self.callees(node, frame) for d in self.returned(f, index)]
+        return []
+
+    def bound(self, holder: Scope | None, name: str) -> list[Event]:
+        return self.binds.get((id(holder.names), name), []) if holder is not None else []
+
+    def attribute_events(self, node: cst.Attribute) -> list[Event]:
+        """What was stored under an attribute: `self.rank`, `args.path`, an attribute of a class."""
+        found: list[Event] = []
+        for obj in self.flow.values.get(node.value, ()):
+            if isinstance(obj, (Instance, Module, Thing)):
+                found.extend(self.sets.get((id(obj), node.attr.value), []))
+            cls = obj if isinstance(obj, Class) else obj.cls if isinstance(obj, (Instance, Module)) else None
+            for c in cls.lineage() if cls is not None else ():
+                found.extend(self.binds.get((id(c.members), node.attr.value), []))
+        return found
+
+    def bound_by(self, event: Event) -> Iterator[Definition]:
+        """The expression on the right of what binds a name."""
+        node, stmt, parents = event.node, event.stmt, event.frame.source.parents
+        above = parents.get(node)
+        if isinstance(above, cst.NamedExpr) and above.target is node:
+            yield Definition(above.value, event.frame, None, event)
+        elif isinstance(stmt, cst.Assign):
+            for target in stmt.targets:
+                index = _place(target.target, node)
+                if target.target is node or index is not None:
+                    yield from self.element(Definition(stmt.value, event.frame, index, event))
+        elif isinstance(stmt, (cst.AnnAssign, cst.AugAssign)) and stmt.value is not None:
+            yield Definition(stmt.value, event.frame, None, event)
+        elif isinstance(stmt, cst.With):
+            for item in stmt.items:
+                if item.asname is not None and item.asname.name is node:
+                    yield Definition(item.item, event.frame, None, event)
+
+    def element(self, d: Definition) -> Iterator[Definition]:
+        if d.index is not None and isinstance(d.node, (cst.Tuple, cst.List)):
+            if d.index < len(d.node.elements):
+                yield Definition(d.node.elements[d.index].value, d.frame, None, d.event)
+            return
+        yield d
+
+    def arguments(self, name: str, frame: Frame) -> Iterator[Definition]:
+        """What the callers give for a parameter, its default where they give nothing."""
+        for entry in frame.entries:
+            given = argument_of(entry.call, frame, name)
+            if given is not None:
+                yield Definition(given, entry.frame)
+        if isinstance(frame.node, (cst.FunctionDef, cst.Lambda)):
+            for param in _params(frame.node):
+                if param.name.value == name and param.default is not None:
+                    yield Definition(param.default, frame)
+
+    def callees(self, node: cst.Call, frame: Frame) -> list[Func]:
+        """The functions of the project that a call runs."""
+        values = self.flow.values.get(node.func, ())
+        if not values and isinstance(node.func, cst.Name):
+            holder = frame.scope.holder(node.func.value)
+            values = holder.names.get(node.func.value, ()) if holder is not None else ()
+        return [o for o in values if isinstance(o, Func)]
+
+    def returned(self, func: Func, index: int | None = None) -> Iterator[Definition]:
+        """What a function gives back."""
+        frame = next(iter(self.frames.get(id(func.node), ())), None) or self.flow.modules.get(func.source)
+        if frame is None:
+            return
+        if isinstance(func.node, cst.Lambda):
+            yield Definition(func.node.body, frame)
+            return
+        for stmt in returns(func.node.body):
+            if stmt.value is not None:
+                yield from self.element(Definition(stmt.value, frame, index))
+
+    def sources(self, node: cst.CSTNode, frame: Frame, depth: int = 8) -> Iterator[tuple[cst.CSTNode, Frame]]:
+        """The expressions at the start of a chain of names: what `f` is in the end, where it is passed along."""
+        if isinstance(node, cst.IfExp):
+            yield from self.sources(node.body, frame, depth)
+            yield from self.sources(node.orelse, frame, depth)
+            return
+        found = self.of(node, frame) if depth else []
+        if not found or isinstance(node, cst.Call):
+            yield node, frame
+        for d in found:
+            yield from self.sources(d.node, d.frame, depth - 1)
+
+
+@functools.lru_cache(maxsize=4)
+def definitions(flow: Flow) -> Definitions:
+    """The definitions of a flow, looked up once."""
+    return Definitions(flow)
+
+
+def _place(target: cst.BaseExpression, node: cst.CSTNode) -> int | None:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return next((i for i, e in enumerate(target.elements) if e.value is node), None)
+    return None
+
+
+def _params(func: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:
+    return [*func.params.posonly_params, *func.params.params, *func.params.kwonly_params]
+
+
+def argument_of(call: cst.CSTNode, frame: Frame, name: str) -> cst.BaseExpression | None:
+    """The expression that a call gives for a parameter of the function it runs."""
+    func = frame.func
+    if not isinstance(call, cst.Call) or func is None:
+        return None
+    for arg in call.args:
+        if arg.keyword is not None and arg.keyword.value == name:
+            return arg.value
+    names = [p.name.value for p in (*func.node.params.posonly_params, *func.node.params.params)]
+    names = names[1:] if func.bound is not None else names
+    plain = [a for a in call.args if a.keyword is None]
+    at = names.index(name) if name in names else len(plain)
+    return plain[at].value if at < len(plain) and not any(a.star for a in plain[: at + 1]) else None
+
+
+def returns(tree: cst.CSTNode) -> Iterator[cst.Return]:
+    """The `return`s of a function's own text."""
+    for node in children(tree):
+        if isinstance(node, cst.Return):
+            yield node
+        elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.BaseExpression)):
+            yield from returns(node)
+
+
+def references(tree: cst.CSTNode, name: str) -> Iterator[cst.Name]:
+    """The places in a function or module where its variable stands, inner functions that have one of their own left out."""
+    for node in children(tree):
+        if isinstance(node, cst.Name):
+            if node.value == name:
+                yield node
+        elif isinstance(node, cst.Attribute):
+            yield from references_in(node.value, name)
+        elif isinstance(node, cst.Arg):
+            yield from references_in(node.value, name)
+        elif not (isinstance(node, (cst.FunctionDef, cst.Lambda)) and _hides(node, name)):
+            yield from references(node, name)
+
+
+def references_in(node: cst.CSTNode, name: str) -> Iterator[cst.Name]:
+    """As references, the node itself included."""
+    if isinstance(node, cst.Name):
+        if node.value == name:
+            yield node
+    elif not (isinstance(node, cst.Lambda) and _hides(node, name)):
+        yield from references(node, name)
+
+
+def _hides(func: cst.FunctionDef | cst.Lambda, name: str) -> bool:
+    if any(p.name.value == name for p in _params(func)):
+        return True
+    outer = any(isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == name for i in n.names) for n in walk(func))
+    return not outer and name in assigned_names(func)
+
+
+__all__ = ["Definition", "Definitions", "argument_of", "definitions", "references", "references_in", "returns"]

@@ -1,0 +1,91 @@
+"""Flow in, seeds and noise out: where the script fixes its random numbers, and whether training draws any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.externals import role_of
+from ddpify.facts.frames import Event
+from ddpify.facts.metrics import NOISE, mentions
+from ddpify.facts.roles import root
+from ddpify.facts.values import Class, Dataset, Instance, Obj, Value
+from ddpify.source import walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Seed:
+    """`torch.manual_seed(args.seed)`: the call, the text of the seed, and which generator it seeds."""
+
+    event: Event
+    text: str
+    what: str
+
+
+_KINDS = {"torch.manual_seed": "torch", "torch.random.manual_seed": "torch", "numpy.random.seed": "numpy", "random.seed": "random"}
+
+
+def seeds(facts: Facts) -> list[Seed]:
+    """The calls that fix a seed, in the order of time."""
+    found = []
+    for e in facts.flow.log.of("external"):
+        if e.name in _KINDS and isinstance(e.node, cst.Call) and e.node.args and e.seq < facts.flow.main_end:
+            found.append(Seed(e, e.frame.source.code(e.node.args[0].value), _KINDS[e.name]))
+    return found
+
+
+def is_noisy(facts: Facts) -> str:
+    """What draws random numbers while training, "" where nothing does. What is not known counts."""
+    for module in facts.roles.trained:
+        if mentions(module, NOISE):
+            return "the model draws random numbers (dropout or noise)"
+    names = ("randn", "rand", "randint", "normal", "bernoulli", "randn_like", "rand_like", "randperm")
+    for e in facts.flow.log.of("external"):
+        inside = any(root_loop.node in {lp.node for b in facts.roles.backwards for lp in b.loops} for root_loop in e.loops)
+        if inside and role_of(e.name) == "random" and e.name.rsplit(".", 1)[-1] in names:
+            return "the training loop draws random numbers"
+    for loader in facts.roles.training_loaders:
+        why = _augments(facts, loader.dataset)
+        if why:
+            return why
+    return ""
+
+
+def _augments(facts: Facts, value: Value, depth: int = 4) -> str:
+    for obj in value:
+        if isinstance(obj, Dataset):
+            if depth and obj.of:
+                why = _augments(facts, obj.of, depth - 1)
+                if why:
+                    return why
+            if not obj.name.startswith("torch.utils.data") and _random_transform(facts, obj):
+                return "the training data are augmented at random"
+        elif isinstance(obj, Instance):
+            text = _class_text(obj.cls)
+            if "random" in text.lower() or "Random" in text:
+                return "the training data are drawn or augmented at random"
+            for field in obj.fields.values():
+                why = _augments(facts, field, depth - 1) if depth else ""
+                if why:
+                    return why
+            if _random_transform(facts, obj):
+                return "the training data are augmented at random"
+    return ""
+
+
+def _random_transform(facts: Facts, obj: Obj) -> bool:
+    """A transform with a random part is made anywhere in the files: it may be this dataset's."""
+    names = [e.name for e in facts.flow.log.of("external")]
+    return any(n.startswith(("torchvision.transforms", "albumentations")) and ("Random" in n or "ColorJitter" in n or "AutoAugment" in n or "RandAugment" in n) for n in names)
+
+
+def _class_text(cls: Class | None) -> str:
+    return "\n".join(c.source.code(c.node) for c in cls.lineage()) if cls is not None else ""
+
+
+__all__ = ["Seed", "is_noisy", "root", "seeds", "walk"]

@@ -1,0 +1,148 @@
+"""Calls in, writers out: which calls outside the project write, move or remove files, and which open one to be written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.definitions import definitions
+from ddpify.facts.outside import Outside, made_by, outside_calls
+from ddpify.facts.values import Ext, Func, Instance, Module, constants
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+#: qualified name -> place and keywords of the path
+_FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+    (r"torch\.save|torch\.jit\.save", 1, ("f",)),
+    (r"numpy\.(save|savez|savez_compressed)", 0, ("file",)),
+    (r"numpy\.savetxt", 0, ("fname",)),
+    (r"joblib\.dump", 1, ("filename",)),
+    (r"safetensors\.torch\.(save_file|save_model)|safetensors\.numpy\.save_file", 1, ("filename",)),
+    (r"torchvision\.utils\.save_image|torchvision\.io\.write_\w+", 1, ("fp", "filename")),
+    (r"torchaudio\.save|soundfile\.write|scipy\.io\.savemat|imageio\.(\w+\.)?(imwrite|imsave|mimsave|mimwrite)", 0, ("uri",)),
+    (r"matplotlib\.pyplot\.(savefig|imsave)", 0, ("fname",)),
+    (r"cv2\.imwrite|skimage\.io\.imsave|scipy\.misc\.(imsave|toimage)", 0, ("filename", "fname")),
+    (r"shutil\.(copy|copy2|copyfile|copytree|move)", 1, ("dst",)),
+    (r"os\.(rename|replace|symlink|link|renames)", 1, ("dst",)),
+    (r"os\.(remove|unlink|rmdir|removedirs|truncate|mkfifo)", 0, ("path", "name")),
+    (r"tensorboard_logger\.\w+", 0, ()),
+)
+#: What opens a file: place of the path, place of the mode (None: it always writes).
+_OPENERS: tuple[tuple[str, int, int | None], ...] = (
+    (r"builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open|os\.fdopen", 0, 1),
+    (r"zipfile\.ZipFile|tarfile\.open|tarfile\.TarFile|h5py\.File|netCDF4\.Dataset", 0, 1),
+    (r"cv2\.VideoWriter|pandas\.ExcelWriter", 0, None),
+)
+#: Of these, the ones to which os.devnull means nothing is written.
+_PLAIN_FILES = re.compile(r"builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open|logging\.FileHandler")
+_METHODS = re.compile(
+    r"save_pretrained|push_to_hub|to_(csv|excel|pickle|parquet|hdf|feather|json|html|latex)|savefig|write_(text|bytes|image|html|json|png)|tofile"
+    r"|save|save_weights|save_model|export_chrome_trace|unlink|touch|symlink_to|hardlink_to|rmdir|savemat"
+)
+#: Methods that write where they are given a place, and give back a text where they are not.
+_NEEDS_ARGUMENT = re.compile(r"to_\w+|save|tofile|savefig")
+_IN_MEMORY = re.compile(r"io\.(BytesIO|StringIO)|tempfile\.\w+|sys\.(stdout|stderr)|builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open")
+_COMPILED = tuple((re.compile(p), at, names) for p, at, names in _FUNCTIONS)
+_OPENING = tuple((re.compile(p), at, mode) for p, at, mode in _OPENERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """A call that writes; `path` is the expression that says where, `opens` that it gives back what is written to later."""
+
+    call: Outside
+    path: cst.BaseExpression | None
+    opens: bool = False
+    #: the mode it opens with, where that is known
+    mode: str = ""
+
+    @property
+    def can_be_null(self) -> bool:
+        return self.opens and self.path is not None and not set(self.mode) & set("x+r") and _PLAIN_FILES.fullmatch(self.call.name) is not None
+
+
+def find_writes(facts: Facts) -> list[Write]:
+    """Every call of the project that writes a file, in the order of the text."""
+    calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+    return [w for w in map(write_of, calls) if w is not None and not _elsewhere(w, facts)]
+
+
+def write_of(call: Outside) -> Write | None:
+    if call.method:
+        return _by_method(call)
+    name = re.sub(r"^np\.", "numpy.", call.name)
+    for pattern, at, mode_at in _OPENING:
+        if pattern.fullmatch(name):
+            return _opening(call, at, mode_at)
+    for pattern, at, keywords in _COMPILED:
+        if pattern.fullmatch(name):
+            return Write(call, call.argument(at, *keywords))
+    return None
+
+
+def _opening(call: Outside, at: int, mode_at: int | None) -> Write | None:
+    path = call.argument(at, "file", "filename", "name")
+    if mode_at is None:
+        return Write(call, path, opens=True)
+    mode = call.argument(mode_at, "mode")
+    known = [mode.evaluated_value] if isinstance(mode, cst.SimpleString) else None
+    if known is None and mode is not None:
+        known = next((constants(e.extra.get("mode") or e.extra.get(str(mode_at), ())) for e in call.events), None)
+    if mode is None or not any(isinstance(k, str) and set(k) & set("wax+") for k in known or ()):
+        return None
+    return Write(call, path, opens=True, mode="".join(str(k) for k in known or ()))
+
+
+def _by_method(call: Outside) -> Write | None:
+    if any(isinstance(o, (Func, Instance)) for o in call.obj) and not call.method.startswith("save"):
+        return None
+    if call.method == "open":
+        mode = call.argument(0, "mode")
+        writes = isinstance(mode, cst.SimpleString) and bool(set(str(mode.evaluated_value)) & set("wax+"))
+        return Write(call, None, opens=True, mode="+") if writes else None
+    if call.method in ("rename", "replace"):
+        return Write(call, call.argument(0, "target")) if is_path(call) else None
+    if not _METHODS.fullmatch(call.method) or (_NEEDS_ARGUMENT.fullmatch(call.method) and not call.node.args):
+        return None
+    if call.method in ("save", "rmdir", "touch") and any(isinstance(o, Module) and o.cls is not None for o in call.obj):
+        return None
+    path = call.argument(0, "path", "save_directory", "fname", "path_or_buf", "fp")
+    if call.method in ("write_text", "write_bytes", "touch", "unlink", "rmdir") and isinstance(call.node.func, cst.Attribute):
+        path = call.node.func.value
+    return Write(call, path)
+
+
+def is_path(call: Outside) -> bool:
+    """A method of a pathlib.Path, for certain."""
+    return any(made_by(obj).startswith("pathlib.") for obj in call.obj)
+
+
+def _elsewhere(write: Write, facts: Facts) -> bool:
+    """What is written goes to memory, or into a file that is opened by another call, which is the one to look at."""
+    if write.opens or write.path is None or not isinstance(write.path, (cst.Name, cst.Attribute, cst.Call)):
+        return False
+    if any(isinstance(o, Ext) and _IN_MEMORY.fullmatch(o.name) for o in facts.flow.values.get(write.path, ())):
+        return True
+    known = definitions(facts.flow)
+    for event in write.call.events[:1]:
+        for node, _ in known.sources(write.path, event.frame):
+            callee = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
+            if any(isinstance(o, Ext) and _IN_MEMORY.fullmatch(o.name) for o in callee):
+                return True
+    return False
+
+
+def file_of(node: cst.BaseExpression, call: Outside, facts: Facts) -> set[int]:
+    """The calls (by id of the node) that opened what an expression holds."""
+    found: set[int] = set()
+    for event in call.events[:1]:
+        for source, _ in definitions(facts.flow).sources(node, event.frame):
+            found.add(id(source))
+    return found
+
+
+__all__ = ["Write", "file_of", "find_writes", "is_path", "write_of"]

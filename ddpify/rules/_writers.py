@@ -1,0 +1,77 @@
+"""A SummaryWriter in, edits for it and all its uses out: rank 0 has the writer, the other ranks have None."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Surround
+from ddpify.facts import Facts
+from ddpify.facts.outside import Outside, holding
+from ddpify.facts.values import Class, Ext, Func, Thing
+from ddpify.rules._guards import Placed, guards
+from ddpify.source import Source, walk
+
+_HARMLESS = frozenset({"builtins.isinstance", "builtins.bool", "builtins.hasattr", "builtins.id"})
+
+
+def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
+    """The creation and every statement that uses the writer, or the reason why it cannot be done."""
+    source, node = call.source, call.node
+    stmt = holding(source, node)
+    made = {id(o) for o in facts.flow.values.get(node, ()) if isinstance(o, Thing) and o.site.node is node}
+    above = source.parents.get(node)
+    if source is not facts.source:
+        return "it is made in another file of the project, and this version edits the entry script only"
+    if stmt is None or isinstance(above, cst.WithItem):
+        return "the block that it opens does other work"
+    if isinstance(above, cst.Attribute):
+        return guards(facts).obstacle(source, stmt, node) or [guards(facts).guard(source, stmt, node)]
+    used: list[cst.CSTNode] = []
+    for home, mention in _mentions(facts, made):
+        if mention is node:
+            continue
+        owner = holding(home, mention)
+        what = _use(facts, home, mention)
+        if what == "fine":
+            continue
+        line = f"line {home.line(mention)}" if home is source else f"{home.path.name}:{home.line(mention)}"
+        if what == "other" or owner is None or guards(facts).obstacle(home, owner):
+            return f"its use at {line} cannot be put under a guard"
+        if owner not in used:
+            used.append(owner)
+    plain = isinstance(above, (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return))
+    edit = Surround(source, node, "" if plain else "(", f" if {guards(facts).is_main} else None" + ("" if plain else ")"))
+    return [Placed(stmt, (edit, guards(facts).helper())), *(guards(facts).guard(source, s) for s in used)]
+
+
+def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """Every expression of the project that may hold the writer."""
+    for source in facts.project.files():
+        for node in walk(source.module):
+            if isinstance(node, (cst.Name, cst.Attribute)) and any(id(o) in made for o in facts.flow.values.get(node, ())):
+                yield source, node
+
+
+def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
+    """What is done with the writer: "fine" where None does as well, "call" where its statement needs a guard, else "other"."""
+    above = source.parents.get(node)
+    match above:
+        case cst.Assign() | cst.AnnAssign() | cst.AssignTarget() | cst.Return() | cst.Param() | cst.Comparison() | cst.ComparisonTarget():
+            return "fine"
+        case cst.If() | cst.UnaryOperation() | cst.BooleanOperation() | cst.Expr() | cst.IfExp() | cst.NamedExpr() | cst.NameItem() | cst.Del():
+            return "fine"
+        case cst.Attribute(attr=attr):
+            return "fine" if attr is node else "call"
+        case cst.Arg(keyword=keyword):
+            if keyword is node:
+                return "fine"
+            call = source.parents.get(above)
+            callee = facts.flow.values.get(call.func, ()) if isinstance(call, cst.Call) else ()
+            followed = bool(callee) and all(isinstance(o, (Func, Class)) or (isinstance(o, Ext) and o.name in _HARMLESS) for o in callee)
+            return "fine" if followed else "call"
+    return "other"
+
+
+__all__ = ["writer_edits"]

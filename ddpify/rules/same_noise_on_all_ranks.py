@@ -1,0 +1,101 @@
+"""DDP306: noise that differs by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, InsertAfter
+from ddpify.facts import Facts
+from ddpify.facts.seeds import Seed, is_noisy, seeds
+from ddpify.rules._base import Converts, Finding, Rule, Severity
+from ddpify.source import walk
+
+
+class SameNoiseOnAllRanks(Rule):
+    """Dropout and augmentation draw the same random numbers on every rank.
+
+    ## What it does
+    Gives the ranks other than 0 a seed of their own, after the models are made and wrapped, where the script fixes a seed and training
+    draws random numbers.
+
+    ## Why is this bad?
+    With one seed for all, every rank drops the same units and makes the same crops: less variety in a global batch, silently.
+
+    ## Edit
+    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap. Before it all ranks are seeded alike, so
+    that splits and weights agree; rank 0 keeps the original's stream.
+    """
+
+    code = "DDP306"
+    severity = Severity.INFO
+    references = ("https://github.com/facebookresearch/detr/issues/297",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            torch.manual_seed(3)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("if not is_main_process():\n    torch.manual_seed(3 + dist.get_rank())",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting or not facts.wrap_points:
+            return
+        fixed = [s for s in seeds(facts)]
+        why = is_noisy(facts)
+        if not fixed or not why:
+            return
+        point = max((w for w in facts.wrap_points if w.source is facts.source), key=lambda w: facts.source.span(w.after).start, default=None)
+        if point is None:
+            return
+        names = facts.names
+        unit = facts.source.module.default_indent
+        lines = []
+        for what in ("torch", "numpy", "random"):
+            seed = next((s for s in fixed if s.what == what and self.visible(s, point.frame.node, facts)), None)
+            if seed is None or (what != "torch" and any(s.what == what for s in fixed) is False):
+                continue
+            func = seed.event.frame.source.code(seed.event.node.func)  # type: ignore[attr-defined]
+            text = seed.text if _plain(seed) else f"({seed.text})"
+            lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
+        if not lines:
+            first = fixed[0]
+            yield self.finding(first.event.frame.source, first.event.node, "all ranks draw the same random numbers while training: "
+                               f"`{first.text}` is not known where the model is wrapped", note=True)  # fmt: skip
+            return
+        block = f"if not {names['is_main_process']}():\n" + "\n".join(lines)
+        yield self.finding(facts.source, point.after, "the other ranks get a seed of their own", InsertAfter(facts.source, point.after, (block,)),
+                           AddHelper(facts.source, "is_main_process"), AddImport(facts.source, "dist"),
+                           reason=f"{why}; rank 0 keeps the original's stream")  # fmt: skip
+
+    def visible(self, seed: Seed, node: cst.CSTNode, facts: Facts) -> bool:
+        """Whether the seed's expression, and the module that is seeded, can be named where the wrap stands."""
+        call = seed.event.node
+        assert isinstance(call, cst.Call)
+        if seed.event.frame.source is not facts.source:
+            return False
+        used = {n.value for n in walk(call) if isinstance(n, cst.Name)}
+        if seed.event.frame.node is node:
+            return True
+        top = facts.flow.modules[facts.source].scope.names
+        return all(u in top for u in used - _attributes(call))
+
+
+def _attributes(node: cst.CSTNode) -> set[str]:
+    return {n.attr.value for n in walk(node) if isinstance(n, cst.Attribute)}
+
+
+def _plain(seed: Seed) -> bool:
+    node = seed.event.node.args[0].value  # type: ignore[attr-defined]
+    return isinstance(node, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))

@@ -1,0 +1,70 @@
+"""DDP305: splits that every rank draws for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Edit, SetArgument
+from ddpify.facts import Facts
+from ddpify.facts.seeds import seeds
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+_SPLITS = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split", "sklearn.model_selection.train_test_split")
+
+
+class SplitDiffersPerRank(Rule):
+    """Every rank draws a train/validation split of its own.
+
+    ## What it does
+    Finds `random_split` and `train_test_split` that no seed comes before.
+
+    ## Why is this bad?
+    Rank 0's training set holds samples of rank 1's validation set: validation leaks, and the shards overlap. The lengths agree, so nothing
+    fails.
+
+    ## Edit
+    `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that seeds before it splits
+    is left as it is.
+    """
+
+    code = "DDP305"
+    references = ("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.random_split",)
+    good = (Good("ddp = DDP(model)\ntorch.manual_seed(0)\ntrain, val = torch.utils.data.random_split(dataset, [48, 16])"),)
+    bad = (Bad("ddp = DDP(model)\ntrain, val = torch.utils.data.random_split(dataset, [48, 16])"),)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset, random_split
+            train, val = random_split(TensorDataset(torch.ones(8, 4)), [6, 2])
+            loader = DataLoader(train, batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("[6, 2], generator=torch.Generator().manual_seed(0))",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        fixed = seeds(facts)
+        for e in facts.external(*_SPLITS):
+            sklearn = e.name.startswith("sklearn")
+            given = "random_state" if sklearn else "generator"
+            wanted = "numpy" if sklearn else "torch"
+            shuffles = not (sklearn and isinstance(e.node, cst.Call) and any(a.keyword and a.keyword.value == "shuffle" and facts.source.code(a.value) == "False" for a in e.node.args))
+            if given in e.extra or not shuffles or any(s.what == wanted and s.event.seq < e.seq for s in fixed) or not isinstance(e.node, cst.Call):
+                continue
+            name = e.frame.source.code(e.node.func)
+            if e.frame.source is not facts.source:
+                if facts.converting:
+                    yield self.finding(e.frame.source, e.node, f"`{name}` draws another split on every rank, in another file", left=f"give it {given}=")
+                continue
+            value = "0" if sklearn else f"{facts.names['torch']}.Generator().manual_seed(0)"
+            edits: tuple[Edit, ...] = (SetArgument(e.frame.source, e.node, given, value),) if facts.converting else ()
+            yield self.finding(e.frame.source, e.node, f"`{name}` draws another split on every rank", *edits, reason="no seed comes before it; now every rank has the same split")

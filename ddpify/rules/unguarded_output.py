@@ -1,0 +1,178 @@
+"""DDP402: output that every rank makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.outside import holding
+from ddpify.facts.ranks import depends_on_rank, guarded, ranks
+from ddpify.facts.talk import Talk, find_talk
+from ddpify.facts.values import Ext
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._guards import guards
+from ddpify.rules._handles import opened_null
+from ddpify.rules._output import Silenced, silence
+
+_NOT_RANKS = frozenset({"shell", "input", "tracker"})
+
+
+class UnguardedOutput(Rule):
+    """Output is made by every rank.
+
+    ## What it does
+    Finds `print`, progress bars, logging, plots, TensorBoard writers, wandb runs and `input()` that no test of the rank stands around. A
+    message that names the rank is fine.
+
+    ## Why is this bad?
+    Every line, bar, event file and run is there once per rank; a question to the user ends in an EOFError on all ranks but one.
+
+    ## Edit
+    `if is_main_process():` around the smallest statement. What a message computes and every rank has to compute (a forward, a pass over a
+    loader, a step) is taken out before the guard. A bar gets `disable=not is_main_process()`, a `SummaryWriter` is None on the other
+    ranks and guarded wherever it is used, `wandb.init` gets `mode="disabled"` there.
+
+    ## When not
+    Where a part of the statement has to run on every rank and cannot be taken out, the statement is left and listed.
+    """
+
+    code = "DDP402"
+    severity = Severity.WARNING
+    references = ("https://github.com/Lightning-AI/pytorch-lightning/issues/11380",)
+    good = (
+        Good('if dist.get_rank() == 0:\n    print("start")'),
+        Good('print(f"rank {dist.get_rank()} is ready")'),
+        Good("""
+            import torch
+            from torch import nn
+            import torch.distributed as dist
+            from torch.nn.parallel import DistributedDataParallel as DDP
+            from tqdm import tqdm
+            dist.init_process_group("gloo")
+            ddp = DDP(nn.Linear(8, 1))
+            for step in tqdm(range(3), disable=dist.get_rank() != 0):
+                ddp(torch.ones(1, 8))
+            dist.destroy_process_group()
+            """),
+    )
+    bad = (Bad('print("start")'), Bad('loss = model(torch.ones(1, 8)).mean()\nprint(f"loss {loss.item():.3f}")'))
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            from tqdm import tqdm
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in tqdm(loader):
+                loss = net(x).mean()
+                loss.backward()
+                optimizer.step()
+            print("last", loss.item())
+            """,
+            gives=("for (x,) in tqdm(loader, disable=not is_main_process()):", '    print("last", loss.item())'),
+        ),
+    )
+    #: what lint says of each kind
+    says: ClassVar[dict[str, str]] = {
+        "bar": "shows a progress bar", "writer": "writes event files", "run": "starts a run", "run-disabled": "starts a run",
+        "log": "logs", "log-config": "writes the log file", "log-file": "writes the log file", "input": "asks the user",
+        "shell": "runs the command", "tracker": "reports to the tracker",
+    }  # fmt: skip
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        talk = find_talk(facts)
+        if facts.converting:
+            yield from self.convert(facts, talk)
+            return
+        seen: set[int] = set()
+        by_rank = self.logging_by_rank(facts, talk)
+        for t in talk:
+            source = t.call.source
+            quiet = t.kind in _NOT_RANKS or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
+            if source is not facts.source or quiet or self.is_safe(facts, t):
+                continue
+            stmt = holding(source, t.call.node)
+            if id(stmt or t.call.node) not in seen:
+                seen.add(id(stmt or t.call.node))
+                yield self.finding(source, t.call.node, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`")
+
+    def convert(self, facts: Facts, talk: list[Talk]) -> Iterator[Finding]:
+        seen: set[int] = set()
+        elsewhere: dict[int, list[Talk]] = {}
+        for t in talk:
+            if self.is_safe(facts, t):
+                continue
+            found = silence(facts, t)
+            if isinstance(found, str):
+                if t.call.source is not facts.source:
+                    scope = next((a for a in t.call.source.ancestors(t.call.node) if isinstance(a, cst.FunctionDef)), t.call.source.module)
+                    elsewhere.setdefault(id(scope), []).append(t)
+                else:
+                    message = f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`"
+                    yield self.finding(facts.source, t.call.node, f"{message}; {found}", left=self.advice(t))
+                continue
+            yield from self.findings(facts, t, found, seen)
+        for group in elsewhere.values():
+            yield self.other_file(group)
+
+    def findings(self, facts: Facts, t: Talk, found: list[Silenced], seen: set[int]) -> Iterator[Finding]:
+        for s in found:
+            if not s.whole or id(s.stmt) not in seen:
+                seen.add(id(s.stmt))
+                yield self.finding(facts.source, s.stmt, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`", *s.edits, reason=s.why)
+
+    def other_file(self, group: list[Talk]) -> Finding:
+        first = group[0].call
+        lines = ", ".join(str(first.source.line(t.call.node)) for t in group[:8]) + (", ..." if len(group) > 8 else "")
+        what = f"`{first.text}` makes output on every rank, in another file of the project (lines {lines})"
+        return self.finding(first.source, first.node, what, left="guard it there with a test of the rank: this version edits the entry script only")
+
+    def advice(self, t: Talk) -> str:
+        if t.kind == "shell":
+            return "guard it if it writes or prints, and add a barrier if the others need what it makes"
+        return "let rank 0 alone do it, or send its answer to the others" if t.kind == "input" else "let rank 0 alone do it (`is_main_process()`)"
+
+    # -- what is fine as it is ------------------------------------------------------------------------------
+
+    def is_safe(self, facts: Facts, t: Talk) -> bool:
+        call = t.call
+        target = call.argument(None, "file")
+        if t.kind == "print" and target is not None and call.name == "builtins.print" and self.goes_to_file(facts, t, target):
+            return True
+        if not call.events:
+            frame = facts.flow.modules.get(call.source)
+            return frame is not None and ranks(facts.flow).limited(call.node, frame)
+        for e in call.events:
+            named = any(depends_on_rank(a.value, e.frame, facts.flow) for a in call.node.args)
+            if not (guarded(e, facts.flow) or (named and t.kind not in _NOT_RANKS)):
+                return False
+        return True
+
+    def goes_to_file(self, facts: Facts, t: Talk, target: cst.BaseExpression) -> bool:
+        """`print(..., file=log)`: in lint the place that opens the file is looked at, in a conversion it may be os.devnull elsewhere."""
+        stream = any(isinstance(o, Ext) and o.name.startswith("sys.") for o in facts.flow.values.get(target, ()))
+        return not stream and (not facts.converting or opened_null(t.call, target, facts))
+
+    def is_replaced(self, facts: Facts, t: Talk) -> bool:
+        """`builtins.print = ...`: the script has its own way to keep the other ranks quiet."""
+        sets = facts.flow.log.of("set")
+        return t.call.name == "builtins.print" and any(e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets)
+
+    def logging_by_rank(self, facts: Facts, talk: list[Talk]) -> bool:
+        """Whether levels or handlers are set by rank somewhere."""
+        for e in facts.flow.log.of("external", "method"):
+            settings = e.name.startswith("logging.") or e.name in ("setLevel", "addHandler", "basicConfig", "disable", "addFilter")
+            if settings and isinstance(e.node, cst.Call) and not any(e in t.call.events for t in talk):
+                named = any(depends_on_rank(a.value, e.frame, facts.flow) for a in e.node.args)
+                if named or guarded(e, facts.flow):
+                    return True
+        return False
+
+
+__all__ = ["UnguardedOutput"]

@@ -1,0 +1,137 @@
+"""DDP401: files that every rank writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.outside import holding
+from ddpify.facts.ranks import depends_on_rank, guarded, ranks
+from ddpify.facts.writes import Write, find_writes
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._guards import Placed, guards
+from ddpify.rules._handles import handles
+
+
+class UnguardedSave(Rule):
+    """A file is written by every rank.
+
+    ## What it does
+    Finds calls that write, move or remove files (`torch.save`, `open(..., "w")`, `np.save`, `savefig`, `to_csv`, `shutil.copy`, `os.remove`
+    and their kin) and that no test of the rank stands around. A path that holds the rank is fine.
+
+    ## Why is this bad?
+    The ranks write to one path at the same time: the file ends up corrupt, or half of it is there when it is read. The same holds for a
+    file that one rank removes while another one reads it.
+
+    ## Edit
+    `if is_main_process():` around the smallest statement; a `with open(...)` block as a whole where it only writes. A file that is kept in
+    a variable is guarded wherever it is used. Where training goes on while the file is open, the other ranks write to `os.devnull`.
+    """
+
+    code = "DDP401"
+    references = ("https://github.com/pytorch/pytorch/issues/12042", "https://github.com/NVIDIA/apex/issues/886")
+    good = (
+        Good('if dist.get_rank() == 0:\n    torch.save(model.state_dict(), "model.pt")'),
+        Good("""
+            def save(path):
+                if dist.get_rank() != 0:
+                    return
+                torch.save(model.state_dict(), path)
+            save("model.pt")
+            """),
+        Good('torch.save(torch.get_rng_state(), f"rng_{dist.get_rank()}.pt")'),
+    )
+    bad = (
+        Bad('torch.save(model.state_dict(), "model.pt")'),
+        Bad('with open("log.txt", "a") as log:\n    log.write("done")'),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            torch.save(optimizer.state_dict(), "optimizer.pt")
+            """,
+            gives=("if is_main_process():", '    torch.save(optimizer.state_dict(), "optimizer.pt")'),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        writes: list[Write] = facts.cached("writes", find_writes)  # type: ignore[assignment]
+        seen: set[int] = set()
+        for write in writes:
+            if self.is_safe(facts, write):
+                continue
+            found = self.lint(facts, write) if not facts.converting else self.convert(facts, write)
+            for finding in found:
+                if id(finding.node) not in seen:
+                    seen.add(id(finding.node))
+                    yield finding
+
+    def is_safe(self, facts: Facts, write: Write) -> bool:
+        """Under a test of the rank, or at a path of its own."""
+        events = write.call.events
+        if not events:
+            frame = facts.flow.modules.get(write.call.source)
+            return frame is not None and ranks(facts.flow).limited(write.call.node, frame)
+        return all(guarded(e, facts.flow) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow)) for e in events)
+
+    def lint(self, facts: Facts, write: Write) -> Iterator[Finding]:
+        source = write.call.source
+        stmt = holding(source, write.call.node)
+        if source is facts.source:
+            hard = bool(guards(facts).obstacle(source, stmt, write.call.node)) and not isinstance(stmt, cst.With)
+            severity = Severity.WARNING if hard else Severity.ERROR
+            yield self.finding(source, write.call.node, f"every rank {self.says(write)}", severity=severity)
+
+    def convert(self, facts: Facts, write: Write) -> Iterator[Finding]:
+        source, call = write.call.source, write.call
+        if source is not facts.source:
+            yield from self.elsewhere(facts, write)
+            return
+        stmt = holding(source, call.node)
+        result: list[Placed] | str
+        if write.opens:
+            result = handles(facts).of(write)
+        else:
+            result = guards(facts).obstacle(source, stmt, call.node)
+            if not result and stmt is not None:
+                result = [guards(facts).guard(source, stmt, call.node)]
+        if isinstance(result, str):
+            yield self.finding(source, call.node, f"every rank {self.says(write)}: {result}", left="let rank 0 alone do it (`is_main_process()`)")
+            return
+        null = id(call.node) in handles(facts).null
+        for placed in result:
+            reason = "the other ranks write to os.devnull" if null else "one rank writes the file"
+            yield self.finding(source, placed.stmt, f"every rank {self.says(write)}", *placed.edits, reason=reason)
+
+    def elsewhere(self, facts: Facts, write: Write) -> Iterator[Finding]:
+        """A write in another file: guarded where the entry file calls for it, if nothing else happens there."""
+        placed = guards(facts).at_the_call(write.call)
+        where = f"{write.call.source.path.name}:{write.call.source.line(write.call.node)}"
+        if placed is None:
+            if write.call.events:
+                yield self.finding(write.call.source, write.call.node, f"every rank {self.says(write)}, in another file of the project",
+                                   left="guard it there: this version edits the entry script only")  # fmt: skip
+            return
+        for p in placed:
+            yield self.finding(facts.source, p.stmt, f"every rank {self.says(write)} ({where})", *p.edits, reason="one rank writes the file")
+
+    def says(self, write: Write) -> str:
+        path = write.call.source.code(write.path).split("\n")[0] if write.path is not None else ""
+        verb = "opens" if write.opens else "runs" if not path or write.call.text.startswith(("os.", "shutil.")) else "writes"
+        what = f"`{path}`" if path and verb != "runs" else f"`{write.call.text}`"
+        return f"{verb} {what}" if verb != "writes" else f"writes {what} with `{write.call.text}`"
+
+
+__all__ = ["UnguardedSave"]
