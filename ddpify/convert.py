@@ -42,9 +42,14 @@ class Conversion:
 
     def diff(self, to: str = "") -> str:
         """A unified diff from the input to the result."""
-        before, after = self.source.text.splitlines(keepends=True), self.text.splitlines(keepends=True)
+        before, after = lines_of(self.source.text), lines_of(self.text)
         lines = difflib.unified_diff(before, after, str(self.source.path), to or str(self.source.path))
         return "".join(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines with their ends, as Python counts them (a form feed ends none)."""
+    return [line for line in re.split(r"(?<=\n)|(?<=\r)(?!\n)", text) if line]
 
 
 def convert(path: Path | str, *, global_batch: str = "scale", debug: bool = False) -> Conversion:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,10 +15,7 @@ import pytest
 from ddpify.convert import Conversion, convert_source
 from ddpify.source import Source
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "convert"
 
@@ -51,7 +49,8 @@ class Case:
 
 def _case(folder: Path) -> Case:
     found: dict[str, Any] = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))
-    return Case(folder, **{k: tuple(v) if isinstance(v, list) else v for k, v in found.items()})
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in found.items()}
+    return Case(folder, **fields)
 
 
 CASES = tuple(_case(path.parent) for path in sorted(FOLDER.glob("*/case.toml")))
@@ -59,7 +58,7 @@ CONVERTED = tuple(case for case in CASES if case.converts)
 REFUSED = tuple(case for case in CASES if not case.converts)
 
 
-def each(cases: Iterable[Case]) -> Any:
+def each(cases: Iterable[Case]) -> pytest.MarkDecorator:
     """Run a test for each case, under its name."""
     return pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases])
 

@@ -67,6 +67,7 @@ class Expressions:
         self.under: list[cst.CSTNode] = []
         self.grad: bool | None = True
         self.quiet = 0
+        self.iterating: set[int] = set()
         self.unsure = 0
         self.returned: list[Value] = [()]
 
@@ -549,6 +550,15 @@ class Expressions:
         return (Data("any", "other", frozenset({FromBatch(obj)})),)
 
     def iterated(self, obj: Iteration, loop: cst.CSTNode) -> Value:
+        if id(obj) in self.iterating:
+            return UNKNOWN  # an iteration over itself: `it = map(f, it)` in a loop
+        self.iterating.add(id(obj))
+        try:
+            return self.turn(obj, loop)
+        finally:
+            self.iterating.discard(id(obj))
+
+    def turn(self, obj: Iteration, loop: cst.CSTNode) -> Value:
         inner = [join(*(self.element_of(o, loop) for o in value)) or UNKNOWN for value in obj.of]
         if obj.how == "enumerate":
             index: Value = (Data("int", "index", frozenset({FromLoop(loop)})),)

@@ -121,10 +121,13 @@ def root(module: Module) -> Module:
 def loaders_in(value: Value) -> list[Obj]:
     """What is read when a value is iterated: enumerate(tqdm(loader)) reads loader."""
     found: list[Obj] = []
-    for obj in value:
+    todo, seen = list(value), set[int]()
+    while todo:
+        obj = todo.pop(0)
         if isinstance(obj, Iteration):
-            for part in obj.of:
-                found.extend(loaders_in(part))
+            if id(obj) not in seen:
+                seen.add(id(obj))
+                todo.extend(o for part in obj.of for o in part)
         elif not isinstance(obj, Const):
             found.append(obj)
     return found

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Delete, Edit, Replace
+from ddpify.edits import Append, Delete, Edit, Replace
 from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.values import constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
 
@@ -88,6 +89,7 @@ class DeviceNotPerRank(Rule):
         choices: list[DeviceChoice] = facts.cached("device_choices", device_choices)  # type: ignore[assignment]
         for choice in choices:
             if choice is taken:
+                yield from self.as_text(facts, choice)
                 continue
             for node in (n for s in choice.stmts for n in walk(s)):
                 if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda:"):
@@ -97,6 +99,30 @@ class DeviceNotPerRank(Rule):
                                            Replace(choice.source, node, text), reason="the set-up bound this process to its GPU")  # fmt: skip
                     else:
                         yield self.finding(choice.source, node, f"`{choice.target}` names one GPU, in another file", left=f"write {text} there")
+
+
+    def as_text(self, facts: Facts, choice: DeviceChoice) -> Iterator[Finding]:
+        """Where the device was a string and is used as one (`device == "cuda"`, `torch.autocast(device)`), its type is what is meant."""
+        values = facts.flow.values
+        texts = [c for s in choice.stmts for c in constants(values.get(getattr(s, "value", None), ())) or ()]  # type: ignore[arg-type]
+        if not texts or not all(isinstance(t, str) for t in texts) or choice.form == "index":
+            return
+        source = choice.source
+        for node in walk(source.module):
+            if not isinstance(node, (cst.Name, cst.Attribute)) or constants(values.get(node, ())) != texts:
+                continue
+            parent = source.parents.get(node)
+            compared = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
+            method = isinstance(parent, cst.Attribute) and parent.value is node
+            called = isinstance(parent, cst.Arg) and any(
+                getattr(o, "name", "") in _TYPES for o in values.get(getattr(source.parents.get(parent), "func", None), ()))  # type: ignore[arg-type]
+            if compared or method or called:
+                yield self.finding(source, node, f"`{source.code(node)}` is a device now, and its type is meant here", Append(source, node, ".type"),
+                                   reason="a device is no string")  # fmt: skip
+
+
+#: Calls that take the type of a device, as a string.
+_TYPES = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler", "torch.get_autocast_dtype"})
 
 
 def _method(call: cst.Call) -> str:

@@ -1,0 +1,158 @@
+"""Calls in, readers out: what reads a file that the script may have written before, and when two paths can be one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.definitions import definitions
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.outside import Outside, outside_calls
+from ddpify.facts.values import Class, Instance, Module, constants
+from ddpify.facts.writes import Write, find_writes, write_of
+from ddpify.source import walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+_CHECKPOINTS = re.compile(r"torch\.load|safetensors\.torch\.load_(file|model)|joblib\.load|torch\.jit\.load")
+_SAVES = re.compile(r"torch\.save|torch\.jit\.save|safetensors\.torch\.save_\w+|joblib\.dump")
+_OTHERS = re.compile(
+    r"builtins\.open|io\.open|codecs\.open|gzip\.open|numpy\.(load|loadtxt|genfromtxt)|np\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|PIL\.Image\.open"
+    r"|cv2\.imread|torchvision\.io\.read_\w+|os\.(listdir|scandir)|glob\.i?glob|torchvision\.datasets\.(ImageFolder|DatasetFolder)|.*\.from_pretrained"
+)
+#: Questions to the file system whose answer may differ from rank to rank for a moment.
+_ASKS = re.compile(r"os\.path\.(exists|isfile|isdir|lexists|getsize|getmtime|islink)|os\.(listdir|access|stat|scandir)|glob\.i?glob")
+_ASKING_METHODS = frozenset({"exists", "is_file", "is_dir", "glob", "iterdir", "rglob"})
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """A call that reads; `checkpoint` where it reads what torch.save writes."""
+
+    call: Outside
+    path: cst.BaseExpression
+    checkpoint: bool
+
+
+def find_reads(facts: Facts) -> list[Read]:
+    """Every call of the project that reads a file, in the order of the text."""
+    calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+    found = []
+    for call in calls:
+        if call.method in ("read_text", "read_bytes") and isinstance(call.node.func, cst.Attribute):
+            found.append(Read(call, call.node.func.value, False))
+        elif call.method == "load_state_dict" or not call.name or write_of(call) is not None:
+            continue
+        elif _CHECKPOINTS.fullmatch(call.name) or _OTHERS.fullmatch(call.name):
+            path = call.argument(0, "f", "file", "filename", "path", "root", "pretrained_model_name_or_path", "filepath_or_buffer")
+            if path is not None:
+                found.append(Read(call, path, _CHECKPOINTS.fullmatch(call.name) is not None))
+    return found
+
+
+def asks_files(test: cst.CSTNode, facts: Facts) -> bool:
+    """Whether an expression asks the file system: ranks may get different answers."""
+    for node in walk(test):
+        if isinstance(node, cst.Call):
+            for obj in facts.flow.values.get(node.func, ()):
+                if _ASKS.fullmatch(str(getattr(obj, "name", ""))):
+                    return True
+            if isinstance(node.func, cst.Attribute) and node.func.attr.value in _ASKING_METHODS:
+                return True
+    return False
+
+
+def in_dataset(event: Event) -> bool:
+    """Code of a dataset class: it runs in loader workers, where no collective may stand."""
+    owner = event.frame.func.owner if event.frame.func is not None else None
+    return owner is not None and (bool(owner.member("__getitem__")) or bool(owner.member("__iter__")))
+
+
+class Paths:
+    """What is known of the paths in a flow."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.definitions = definitions(facts.flow)
+        self._keys: dict[tuple[int, int], tuple[frozenset[object], frozenset[str]]] = {}
+
+    def same(self, one: tuple[cst.BaseExpression, Frame], two: tuple[cst.BaseExpression, Frame]) -> bool | None:
+        """True where two expressions name one file, False where they cannot, None where that is not known."""
+        a, names_a = self.keys(*one)
+        b, names_b = self.keys(*two)
+        if a & b or names_a & names_b:
+            return True
+        return False if names_a and names_b else None
+
+    def keys(self, node: cst.BaseExpression, frame: Frame) -> tuple[frozenset[object], frozenset[str]]:
+        """Tokens that equal paths share, and the file names in it that are literal."""
+        key = (id(node), id(frame))
+        if key not in self._keys:
+            self._keys[key] = (frozenset(), frozenset())
+            self._keys[key] = self._find(node, frame)
+        return self._keys[key]
+
+    def _find(self, node: cst.BaseExpression, frame: Frame) -> tuple[frozenset[object], frozenset[str]]:
+        tokens: set[object] = set()
+        names: set[str] = set()
+        for value in constants(self.facts.flow.values.get(node, ())) or ():
+            tokens.add(("text", str(value)))
+        tokens.update(self._cells(node, frame))
+        for part in walk(node):
+            if isinstance(part, cst.SimpleString):
+                names.update(_file_names(str(part.evaluated_value)))
+            elif isinstance(part, cst.FormattedStringText):
+                names.update(_file_names(part.value))
+        for d in self.definitions.of(node, frame):
+            tokens.add(("node", id(d.node)))
+            more, others = self.keys(d.node, d.frame)
+            tokens |= more
+            names |= others
+        return frozenset(tokens), frozenset(names)
+
+    def _cells(self, node: cst.BaseExpression, frame: Frame) -> set[object]:
+        """The variable or attribute itself: what is saved and loaded by one name in one scope."""
+        match node:
+            case cst.Name(value=name):
+                holder = frame.scope.holder(name)
+                return {("name", id(holder.names), name)} if holder is not None else set()
+            case cst.Attribute(value=base, attr=attr):
+                held = self.facts.flow.values.get(base, ())
+                return {("attribute", id(o), attr.value) for o in held if isinstance(o, (Instance, Module, Class))} | {
+                    ("code", id(frame.func.node if frame.func else frame.source), frame.source.code(node))
+                }
+            case cst.SimpleString():
+                return set()
+        return {("code", id(frame.func.node if frame.func else frame.source), frame.source.code(node))}
+
+
+def _file_names(text: str) -> set[str]:
+    """`runs/best.pt` -> best.pt: only what ends like the name of a file."""
+    last = re.split(r"[/\\]", text)[-1]
+    return {last} if re.fullmatch(r"[^{}%*]*\w\.\w{1,10}(\.\w{1,6})?", last) else set()
+
+
+def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain: bool) -> list[tuple[Write, Event]]:
+    """The writes that can have made what a read finds: earlier in time, or in an earlier turn of a loop that both are in."""
+    writes: list[Write] = facts.cached("writes", find_writes)  # type: ignore[assignment]
+    around = {id(loop.node) for loops in event.all_loops() for loop in loops}
+    found = []
+    for write in writes:
+        if write.path is None:
+            continue
+        for w in write.call.events:
+            same = paths.same((read.path, event.frame), (write.path, w.frame))
+            kin = read.checkpoint and _SAVES.fullmatch(write.call.name) is not None
+            if same is False or (same is None and (certain or not kin)):
+                continue
+            cyclic = same is True and any(id(loop.node) in around for loops in w.all_loops() for loop in loops)
+            if w.seq < event.seq or cyclic:
+                found.append((write, w))
+    return found
+
+
+__all__ = ["Paths", "Read", "asks_files", "find_reads", "in_dataset", "written_before"]

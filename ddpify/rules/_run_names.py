@@ -1,0 +1,134 @@
+"""Calls that make or read paths in, expressions out that name a path by time or chance, with the place where rank 0's value is to be taken."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.definitions import Definition, Definitions, definitions
+from ddpify.facts.externals import role_of
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.outside import Outside
+from ddpify.facts.ranks import guarded
+from ddpify.facts.reads import asks_files, find_reads, in_dataset
+from ddpify.facts.values import Ext, FromWorld, Thing, Value, origins
+from ddpify.rules._guards import guards, joined_group
+from ddpify.source import Source, walk
+
+_CHANCE = re.compile(r"(time|datetime|uuid|tempfile|random|numpy\.random|secrets)\..*|os\.getpid")
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """`node` is the expression to broadcast; `what` the call that makes it differ; `problem` why it cannot be done there."""
+
+    node: cst.BaseExpression
+    source: Source
+    what: str
+    problem: str = ""
+
+
+def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
+    """The expressions behind the paths that all ranks use, each once."""
+    seen: set[int] = set()
+    for event, path in _paths(facts, calls):
+        if not _by_chance(facts.flow.values.get(path, ())):
+            continue
+        found = _spot(facts, path, event)
+        if found is not None and id(found.node) not in seen:
+            seen.add(id(found.node))
+            yield found
+    for event in facts.flow.log.of("method"):
+        default = event.extra.get("default", ())
+        if isinstance(event.obj, Thing) and event.obj.name == "parser" and event.name == "add_argument" and _by_chance(default):
+            yield Named(event.node, event.frame.source, _what(default), "it is the default of an argument")  # type: ignore[arg-type]
+
+
+def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.BaseExpression]]:
+    """The paths of directories that are made, and of files that are read, on all ranks."""
+    made = [(c, c.argument(0, "name", "path")) for c in calls if c.name in ("os.makedirs", "os.mkdir")]
+    made += [(c, c.node.func.value) for c in calls if c.method == "mkdir" and isinstance(c.node.func, cst.Attribute)]
+    made += [(r.call, r.path) for r in find_reads(facts)]
+    for call, path in made:
+        for event in call.events:
+            done = facts.converting and any(id(a) in guards(facts).done for a in call.source.ancestors(call.node))
+            if path is not None and not done and not guarded(event, facts.flow) and not in_dataset(event):
+                yield event, path
+
+
+def _by_chance(value: Value) -> bool:
+    return any(isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what) for o in origins(value))
+
+
+def _what(value: Value) -> str:
+    return next((o.what for o in sorted(origins(value), key=str) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), "")
+
+
+def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
+    """From the path back to where time or chance comes in; the last assignment on the way that can be broadcast is the place."""
+    known = definitions(facts.flow)
+    way = list(_way(facts, known, path, event.frame, set()))
+    if any(_is_broadcast(facts, known, node, frame) for node, frame, _ in way):
+        return None
+    what = _what(facts.flow.values.get(path, ()))
+    best: Named | None = None
+    for _, _, d in way:
+        if d is not None and d.event is not None and d.frame.source is facts.source and _assigns(d):
+            if not facts.converting or joined_group(facts, d.event):
+                best = Named(d.node, facts.source, what)
+    if best is not None:
+        return best
+    if event.frame.source is facts.source and not any(d is not None for _, _, d in way) and joined_group(facts, event):
+        return Named(path, facts.source, what)
+    source = event.frame.source
+    return Named(path, source, what, "it is made before the process group is set up, or in another file" if facts.converting else "")
+
+
+def _assigns(d: Definition) -> bool:
+    """`folder = ...`, the whole of the right side; a bare reading of the clock may be wanted for other things."""
+    stmt = d.event.stmt if d.event is not None else None
+    return isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is d.node and d.index is None
+
+
+def _way(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Frame, seen: set[int],
+         by: Definition | None = None, depth: int = 8) -> Iterator[tuple[cst.CSTNode, Frame, Definition | None]]:  # fmt: skip
+    """The expressions that hold time or chance, from the use back to the call."""
+    if id(node) in seen or not depth:
+        return
+    seen.add(id(node))
+    yield node, frame, by
+    for part in walk(node):
+        if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)) or not _by_chance(facts.flow.values.get(part, ())):
+            continue
+        if isinstance(part, cst.Call) and any(isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in facts.flow.values.get(part.func, ())):
+            continue
+        for d in known.of(part, frame):
+            yield from _way(facts, known, d.node, d.frame, seen, d, depth - 1)
+
+
+def _is_broadcast(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Frame) -> bool:
+    """A value that went through a broadcast: by a function of the project, or in a list that was handed to one."""
+    for part in walk(node):
+        if isinstance(part, cst.Call):
+            for func in known.callees(part, frame):
+                if any(_broadcasts(facts, n) for n in walk(func.node)):
+                    return True
+        elif isinstance(part, cst.Name):
+            for e in facts.flow.log.of("external"):
+                if e.name.startswith("torch.distributed.") and "broadcast" in e.name and isinstance(e.node, cst.Call):
+                    given = [a.value.value for a in e.node.args if isinstance(a.value, cst.Name)]
+                    if part.value in given and e.frame.scope.holder(part.value) is frame.scope.holder(part.value):
+                        return True
+    return False
+
+
+def _broadcasts(facts: Facts, node: cst.CSTNode) -> bool:
+    values = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
+    return any(isinstance(o, Ext) and o.name.startswith("torch.distributed.") and "broadcast" in o.name for o in values)
+
+
+__all__ = ["Named", "asks_files", "named_by_chance"]

@@ -1,0 +1,213 @@
+"""DDP403: directories that every rank makes, removes or names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
+from ddpify.facts import Facts
+from ddpify.facts.outside import Outside, holding, outside_calls
+from ddpify.facts.ranks import depends_on_rank, guarded
+from ddpify.facts.values import constants
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._guards import guards
+from ddpify.rules._run_names import Named, named_by_chance
+from ddpify.source import Source
+
+_MAKES = frozenset({"os.makedirs", "os.mkdir"})
+_CATCHES = frozenset({"FileExistsError", "OSError", "IOError", "Exception", "BaseException", "EnvironmentError", "os.error"})
+
+
+class DirectoryRace(Rule):
+    """Every rank makes, removes or names the run's directory by itself.
+
+    ## What it does
+    Finds `os.makedirs` and `mkdir` without `exist_ok=True`, `shutil.rmtree` on all ranks, and directories that are named by the time, a
+    random number or a temporary name on each rank.
+
+    ## Why is this bad?
+    Between the question whether a directory exists and its creation another rank creates it: FileExistsError. A directory that one rank
+    removes takes the files of the others with it. A name with the time in it is another one on each rank.
+
+    ## Edit
+    `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew; `broadcast_value(...)` around the
+    expression that names it, so that every rank has rank 0's name.
+    """
+
+    code = "DDP403"
+    severity = Severity.WARNING
+    references = ("https://github.com/allenai/allennlp/issues/3841",)
+    good = (
+        Good('os.makedirs("runs", exist_ok=True)'),
+        Good('if dist.get_rank() == 0:\n    os.makedirs("runs")'),
+        Good('try:\n    os.mkdir("runs")\nexcept FileExistsError:\n    pass'),
+    )
+    bad = (
+        Bad('if not os.path.exists("runs"):\n    os.makedirs("runs")'),
+        Bad("""
+            import os
+            import time
+            import torch.distributed as dist
+            from torch import nn
+            from torch.nn.parallel import DistributedDataParallel as DDP
+            dist.init_process_group("gloo")
+            folder = time.strftime("runs/%H%M%S")
+            os.makedirs(folder, exist_ok=True)
+            ddp = DDP(nn.Linear(8, 1))
+            dist.destroy_process_group()
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            if not os.path.exists("out"):
+                os.mkdir("out")
+            """,
+            gives=('    os.makedirs("out", exist_ok=True)',),
+            drops=('os.mkdir("out")',),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+        removed: list[tuple[Outside, cst.CSTNode]] = []
+        for call in calls:
+            if call.name == "shutil.rmtree" and not self.is_safe(facts, call):
+                yield from self.remove(facts, call, removed)
+        for call in calls:
+            makes = call.name in _MAKES or (call.method == "mkdir" and not self.is_remote(call))
+            if makes and not self.is_safe(facts, call):
+                yield from self.make(facts, call, removed)
+        for named in named_by_chance(facts, calls):
+            yield self.name_of(facts, named)
+
+    # -- making ------------------------------------------------------------------------------------------------
+
+    def make(self, facts: Facts, call: Outside, removed: list[tuple[Outside, cst.CSTNode]]) -> Iterator[Finding]:
+        source = call.source
+        at = 1 if call.name == "os.mkdir" else 2
+        allowed = call.argument(at, "exist_ok") if call.name != "os.mkdir" else None
+        known = constants(facts.flow.values.get(allowed, ())) if allowed is not None else None
+        anew = next((r for r, stmt in removed if self.follows(r, call)), None)
+        if anew is None and (known == [True] or self.is_caught(source, call)):
+            return
+        path = self.path(call)
+        message = f"every rank makes the directory `{path}`; the second one finds it there"
+        if not facts.converting:
+            if source is facts.source:
+                yield self.finding(source, call.node, message)
+            return
+        if source is not facts.source:
+            yield from self.elsewhere(facts, call, message)
+            return
+        stmt = holding(source, call.node)
+        if anew is not None and stmt is not None and not guards(facts).obstacle(source, stmt, call.node):
+            placed = guards(facts).guard(source, stmt, call.node)
+            yield self.finding(source, stmt, message, *placed.edits, reason="the rank that removes it makes it anew")
+        elif any(a.star for a in call.node.args) or call.argument(None, "dir_fd") is not None:
+            yield self.finding(source, call.node, message, left="let it accept a directory that is there: exist_ok=True")
+        elif known != [True]:
+            yield self.finding(source, call.node, message, *self.accepting(facts, call, allowed), reason="another rank may have made it")
+
+    def accepting(self, facts: Facts, call: Outside, allowed: cst.BaseExpression | None) -> list[Edit]:
+        source, func = call.source, call.node.func
+        if allowed is not None and not any(a.keyword is not None and a.value is allowed for a in call.node.args):
+            return [Replace(source, allowed, "True")]
+        edits: list[Edit] = [SetArgument(source, call.node, "exist_ok", "True")]
+        if call.name == "os.mkdir" and isinstance(func, cst.Attribute):
+            edits.append(Replace(source, func.attr, "makedirs"))
+        elif call.name == "os.mkdir":
+            edits += [Replace(source, func, f"{facts.names['os']}.makedirs"), AddImport(source, "os")]
+        return edits
+
+    def follows(self, removal: Outside, call: Outside) -> bool:
+        """The directory that was removed is made again, or one below it."""
+        same = removal.source is call.source and removal.source.span(removal.node).start < call.source.span(call.node).start
+        return same and self.path(removal) in self.path(call)
+
+    def is_caught(self, source: Source, call: Outside) -> bool:
+        """`try: os.mkdir(...)` with a handler for the case that it is there."""
+        below: cst.CSTNode = call.node
+        for above in source.ancestors(call.node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, cst.Try) and above.body is below:
+                for handler in above.handlers:
+                    kinds = source.code(handler.type) if handler.type is not None else "Exception"
+                    if any(k.strip() in _CATCHES for k in kinds.strip("()").split(",")):
+                        return True
+            below = above
+        return False
+
+    # -- removing ------------------------------------------------------------------------------------------------
+
+    def remove(self, facts: Facts, call: Outside, removed: list[tuple[Outside, cst.CSTNode]]) -> Iterator[Finding]:
+        message = f"every rank removes the directory `{self.path(call)}`, with what other ranks have in it"
+        if not facts.converting:
+            if call.source is facts.source:
+                yield self.finding(call.source, call.node, message)
+            return
+        if call.source is not facts.source:
+            yield from self.elsewhere(facts, call, message)
+            return
+        stmt = holding(call.source, call.node)
+        why = guards(facts).obstacle(call.source, stmt, call.node)
+        if why or stmt is None:
+            yield self.finding(call.source, call.node, f"{message}: {why}", left="let rank 0 alone do it (`is_main_process()`)")
+            return
+        removed.append((call, stmt))
+        placed = guards(facts).guard(call.source, stmt, call.node)
+        yield self.finding(call.source, stmt, message, *placed.edits, reason="one rank removes it")
+
+    # -- naming --------------------------------------------------------------------------------------------------
+
+    def name_of(self, facts: Facts, named: Named) -> Finding:
+        code = named.source.code(named.node).split("\n")[0]
+        message = f"`{code}` ({named.what}) names a path differently on each rank"
+        if not facts.converting or named.problem:
+            left = "" if not facts.converting else "take rank 0's value on all ranks (broadcast_object_list)"
+            return self.finding(named.source, named.node, message + (f"; {named.problem}" if named.problem else ""), left=left)
+        edits = (Surround(named.source, named.node, f"{facts.names['broadcast_value']}(", ")"), AddHelper(named.source, "broadcast_value"))
+        return self.finding(named.source, named.node, message, *edits, reason="every rank has rank 0's name")
+
+    # -- all of them -----------------------------------------------------------------------------------------------
+
+    def elsewhere(self, facts: Facts, call: Outside, message: str) -> Iterator[Finding]:
+        placed = guards(facts).at_the_call(call) if call.events else []
+        where = f"{call.source.path.name}:{call.source.line(call.node)}"
+        for p in placed or ():
+            yield self.finding(facts.source, p.stmt, f"{message} ({where})", *p.edits, reason="one rank does it")
+        if placed is None:
+            yield self.finding(call.source, call.node, f"{message}, in another file of the project",
+                               left="mend it there: this version edits the entry script only")  # fmt: skip
+
+    def path(self, call: Outside) -> str:
+        if call.method and isinstance(call.node.func, cst.Attribute):
+            return call.source.code(call.node.func.value)
+        return call.source.code(call.node.args[0].value) if call.node.args else ""
+
+    def is_safe(self, facts: Facts, call: Outside) -> bool:
+        """Under a test of the rank, or at a path of its own."""
+        own = [a.value for a in call.node.args] + ([call.node.func.value] if isinstance(call.node.func, cst.Attribute) and call.method else [])
+        return bool(call.events) and all(
+            guarded(e, facts.flow) or any(depends_on_rank(n, e.frame, facts.flow) for n in own) for e in call.events
+        )
+
+    def is_remote(self, call: Outside) -> bool:
+        """`sftp.mkdir`, a method of something that is no path."""
+        return len(call.node.args) > 3
+
+
+__all__ = ["DirectoryRace"]

@@ -1,0 +1,207 @@
+"""DDP303: downloads that every rank starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, Guard
+from ddpify.facts import Facts
+from ddpify.facts.definitions import argument_of
+from ddpify.facts.externals import role_of
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.outside import Outside, can_be, holding, outside_calls
+from ddpify.facts.ranks import guarded
+from ddpify.facts.reads import asks_files
+from ddpify.facts.values import Class, Instance, Value
+from ddpify.facts.work import work
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._guards import joined_group, same_on_all_ranks
+from ddpify.source import walk
+
+_FETCHES = re.compile(
+    r"(\w+\.)*(urlretrieve|download_url|download_and_extract_archive|download_file_from_google_drive|extract_archive|hf_hub_download"
+    r"|snapshot_download|download_url_to_file|dataset_download|model_download)"
+    r"|datasets\.(load\.)?load_dataset|wget\.download|gdown\.(download|cached_download|download_folder)|nltk\.(downloader\.)?download"
+    r"|shutil\.unpack_archive|sklearn\.datasets\.fetch_\w+|torchtext\.utils\.download_from_url"
+)
+_EXTRACTS = frozenset({"extractall", "download_and_prepare", "extract"})
+
+
+class DownloadOnEveryRank(Rule):
+    """Every rank downloads the data.
+
+    ## What it does
+    Finds `download=True`, `urlretrieve`, `load_dataset`, `extractall` and their kin on all ranks.
+
+    ## Why is this bad?
+    The ranks of a node write the same files at once; one of them reads an archive that another one has only half written.
+
+    ## Edit
+    `with main_process_first():` around the smallest statement, or around the `if not os.path.exists(...)` that it stands under: one process
+    per node goes ahead, the others find the files. The statement itself stays.
+    """
+
+    code = "DDP303"
+    severity = Severity.WARNING
+    references = ("https://github.com/pytorch/vision/issues/1480",)
+    good = (
+        Good("""
+            import torch
+            from torch import nn
+            import torch.distributed as dist
+            from torch.nn.parallel import DistributedDataParallel as DDP
+            from torchvision import datasets
+            dist.init_process_group("gloo")
+            if dist.get_rank() == 0:
+                datasets.MNIST("data", download=True)
+            dist.barrier()
+            data = datasets.MNIST("data")
+            ddp = DDP(nn.Linear(8, 1))
+            dist.destroy_process_group()
+            """),
+    )
+    bad = (
+        Bad("""
+            import torch
+            from torch import nn
+            import torch.distributed as dist
+            from torch.nn.parallel import DistributedDataParallel as DDP
+            from torchvision import datasets
+            dist.init_process_group("gloo")
+            data = datasets.MNIST("data", download=True)
+            ddp = DDP(nn.Linear(8, 1))
+            dist.destroy_process_group()
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision import datasets, transforms
+            train = datasets.MNIST("data", train=True, download=True, transform=transforms.ToTensor())
+            loader = DataLoader(train, batch_size=2, shuffle=True)
+            net = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x, y in loader:
+                nn.functional.cross_entropy(net(x), y).backward()
+                optimizer.step()
+            """,
+            gives=("with main_process_first():", '    train = datasets.MNIST("data", train=True, download=True, transform=transforms.ToTensor())'),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+        seen: set[int] = set()
+        places = [(c.node, e) for c in calls for e in self.fetching(c, facts)]
+        places += [(e.node, e) for e in facts.flow.log.of("new") if isinstance(e.node, cst.Call) and self.makes_dataset(e, facts)]
+        for node, event in sorted(places, key=lambda p: p[1].seq):
+            if guarded(event, facts.flow) or self.is_first(facts, event):
+                continue
+            for frame, call in self.deciding(node, event):
+                if id(call) not in seen:
+                    seen.add(id(call))
+                    yield from self.one(facts, frame, call, event)
+
+    def one(self, facts: Facts, frame: Frame, call: cst.Call, event: Event) -> Iterator[Finding]:
+        source = frame.source
+        what = source.code(call.func).split("\n")[0]
+        message = f"every rank downloads with `{what}`"
+        if not facts.converting:
+            if source is facts.source:
+                yield self.finding(source, call, message)
+            return
+        stmt = holding(source, call)
+        if stmt is not None and any(self.is_loader(facts, a) for a in source.ancestors(call) if isinstance(a, cst.Call)):
+            return  # the dataset gets a statement of its own by the rule for loaders, under the same guard
+        place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
+        why = self.obstacle(facts, frame, place, event)
+        if why or place is None:
+            yield self.finding(source, call, f"{message}; {why or 'it stands in a lambda'}", left="let one process per node do it first")
+            return
+        header = f"with {facts.names['main_process_first']}()"
+        yield self.finding(source, place, message, Guard(source, place, header), AddHelper(source, "main_process_first"),
+                           reason="one process per node downloads, the others find the files")  # fmt: skip
+
+    def obstacle(self, facts: Facts, frame: Frame, place: cst.CSTNode | None, event: Event) -> str:
+        if frame.source is not facts.source:
+            return "it stands in another file of the project, and this version edits the entry script only"
+        inside = [n for n in work(facts.flow).inside(place) if not self.is_fetch(facts, n)] if place is not None else []
+        if isinstance(place, (cst.For, cst.While, cst.FunctionDef, cst.ClassDef)) or any(self.is_shared(n) for n in inside):
+            return "the statement does other work too"
+        inner = event if event.frame is frame else next((e for e in frame.events if e.seq <= event.seq and e.stmt is place), event)
+        return "" if joined_group(facts, inner, place if event.frame is frame else None) else "it runs before the process group is set up"
+
+    def is_shared(self, node: cst.CSTNode) -> bool:
+        return not isinstance(node, cst.Name)
+
+    # -- what downloads ------------------------------------------------------------------------------------
+
+    def fetching(self, call: Outside, facts: Facts) -> list[Event]:
+        if call.method:
+            archives = call.method in _EXTRACTS and isinstance(call.node.func, cst.Attribute)
+            return list(call.events[:1]) if archives else []
+        found = []
+        for e in call.events:
+            flag = e.extra.get("download")
+            if _FETCHES.fullmatch(call.name) or (flag is not None and can_be(flag, True) and not call.name.startswith("builtins.")):
+                found.append(e)
+        return found
+
+    def makes_dataset(self, event: Event, facts: Facts) -> bool:
+        """A class of the project that derives from a library's dataset, made with `download=True`."""
+        obj = event.obj
+        if not isinstance(obj, Instance) or obj.cls is None or not any(role_of(b) == "dataset" for b in obj.cls.outside()):
+            return False
+        assert isinstance(event.node, cst.Call)
+        given = [a.value for a in event.node.args if a.keyword is not None and a.keyword.value == "download"]
+        return bool(given) and can_be(facts.flow.values.get(given[0], ()), True)
+
+    def deciding(self, node: cst.CSTNode, event: Event) -> list[tuple[Frame, cst.Call]]:
+        """The call to guard: where `download` is a parameter, the callers that give it as True, else the call itself."""
+        assert isinstance(node, cst.Call)
+        flag = next((a.value for a in node.args if a.keyword is not None and a.keyword.value == "download"), None)
+        frame = event.frame
+        if isinstance(flag, cst.Name) and flag.value in frame.arguments and flag.value not in frame.assigned:
+            found = []
+            for entry in frame.entries:
+                given = argument_of(entry.call, frame, flag.value)
+                if isinstance(entry.call, cst.Call) and not (isinstance(given, cst.Name) and given.value == "False"):
+                    found.append((entry.frame, entry.call))
+            if found:
+                return found
+        return [(frame, node)]
+
+    def is_fetch(self, facts: Facts, node: cst.CSTNode) -> bool:
+        """Part of the download itself: making the dataset that downloads."""
+        values: Value = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
+        return any(isinstance(o, Class) or role_of(str(getattr(o, "name", ""))) == "dataset" for o in values)
+
+    def is_loader(self, facts: Facts, call: cst.Call) -> bool:
+        return any(role_of(str(getattr(o, "name", ""))) == "loader" for o in facts.flow.values.get(call.func, ()))
+
+    def is_first(self, facts: Facts, event: Event) -> bool:
+        """Already under a context manager of the project that lets one process go ahead."""
+        chain = [(event.frame, event.node), *((e.frame, e.call) for c in event.frame.chains() for e in c)]
+        for frame, node in chain:
+            for above in frame.source.ancestors(node):
+                if isinstance(above, cst.With) and any(self.waits(facts, i.item) for i in above.items):
+                    return True
+        return False
+
+    def waits(self, facts: Facts, item: cst.BaseExpression) -> bool:
+        callee = facts.flow.values.get(item.func, ()) if isinstance(item, cst.Call) else ()
+        for obj in callee:
+            node = getattr(obj, "node", None)
+            if node is not None and any("barrier" in str(getattr(o, "name", "")) for n in walk(node) if isinstance(n, cst.Call)
+                                        for o in facts.flow.values.get(n.func, ())):  # fmt: skip
+                return True
+        return False
+
+
+__all__ = ["DownloadOnEveryRank"]

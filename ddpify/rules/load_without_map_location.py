@@ -1,0 +1,176 @@
+"""DDP105: checkpoints that every rank loads onto one GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Edit, Replace, SetArgument
+from ddpify.facts import Facts
+from ddpify.facts.definitions import Definitions, definitions
+from ddpify.facts.frames import Event, Frame, Scope
+from ddpify.facts.outside import Outside, outside_calls
+from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.values import Const, Device, Value, constants
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.source import walk
+
+_DEVICE = re.compile(r"(cuda|cpu|mps|xpu)(:\d+)?")
+_FIXED = re.compile(r"(cuda|xpu):\d+")
+
+
+class LoadWithoutMapLocation(Rule):
+    """A checkpoint is loaded onto the GPU it was saved from, by every rank.
+
+    ## What it does
+    Finds `torch.load` without `map_location`, or with a fixed GPU in it, in a script that uses GPUs.
+
+    ## Why is this bad?
+    Tensors come back on the device they were saved from: every rank puts them on GPU 0, which runs out of memory while the others wait.
+
+    ## Edit
+    `map_location=device` with the name that holds this rank's device there, else `map_location="cpu"`; data for a dataset stay on the CPU.
+    """
+
+    code = "DDP105"
+    severity = Severity.WARNING
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.load.html",)
+    good = (Good('device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))\nstate = torch.load("best.pt", map_location=device)'),)
+    bad = (
+        Bad('model.cuda()\nstate = torch.load("best.pt")'),
+        Bad('model.cuda()\nstate = torch.load("best.pt", map_location="cuda:0")'),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1).to(device)
+            net.load_state_dict(torch.load("start.pt"))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x.to(device)).mean().backward()
+                optimizer.step()
+            """,
+            gives=('net.load_state_dict(torch.load("start.pt", map_location=device))',),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not self.uses_gpus(facts):
+            return
+        calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+        for call in calls:
+            if call.name != "torch.load":
+                continue
+            given = call.argument(1, "map_location")
+            if any(a.star for a in call.node.args) or not self.is_wrong(facts, call, given):
+                continue
+            path = call.source.code(call.node.args[0].value).split("\n")[0] if call.node.args else ""
+            message = f"`torch.load({path})` puts tensors on the GPU they were saved from" if given is None else f"every rank loads `{path}` onto one GPU"
+            if not facts.converting:
+                if call.source is facts.source:
+                    yield self.finding(call.source, call.node, message)
+            elif call.source is not facts.source:
+                if call.events:
+                    yield self.finding(call.source, call.node, message + ", in another file of the project", left='give it map_location="cpu"')
+            else:
+                value = self.device(facts, call)
+                edit: Edit = SetArgument(call.source, call.node, "map_location", value) if given is None else Replace(call.source, given, value)
+                yield self.finding(call.source, call.node, message, edit, reason="each rank loads onto its own device")
+
+    def uses_gpus(self, facts: Facts) -> bool:
+        for source in facts.project.files():
+            if "cuda" in source.text or "accelerator" in source.text:
+                for node in walk(source.module):
+                    if isinstance(node, cst.Attribute) and node.attr.value in ("cuda", "accelerator"):
+                        return True
+                    if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda"):
+                        return True
+        return False
+
+    def is_wrong(self, facts: Facts, call: Outside, given: cst.BaseExpression | None) -> bool:
+        if given is None:
+            return True
+        if isinstance(given, cst.Dict):
+            return any(isinstance(n, cst.SimpleString) and _FIXED.fullmatch(str(n.evaluated_value)) for n in walk(given))
+        if isinstance(given, (cst.Name, cst.Attribute)):
+            return constants(facts.flow.values.get(given, ())) == [None]
+        literal = [str(n.evaluated_value) for n in walk(given) if isinstance(n, cst.SimpleString)]
+        return isinstance(given, (cst.SimpleString, cst.Call)) and any(_FIXED.fullmatch(text) for text in literal)
+
+    # -- which device ---------------------------------------------------------------------------------------
+
+    def device(self, facts: Facts, call: Outside) -> str:
+        if call.events and not self.for_data(facts, call):
+            names = [self.name_there(facts, e) for e in call.events]
+            if names[0] is not None and len(set(names)) == 1:
+                return names[0]
+        return '"cpu"'
+
+    def for_data(self, facts: Facts, call: Outside) -> bool:
+        """What is loaded goes into a dataset: moved to the GPU it would break loader workers."""
+        event = call.events[0]
+        owner = event.frame.func.owner if event.frame.func is not None else None
+        if owner is not None and owner.member("__getitem__"):
+            return True
+        known = definitions(facts.flow)
+        for e in facts.flow.log.of("loader", "new"):
+            if isinstance(e.node, cst.Call) and (e.kind == "loader" or "Dataset" in e.name) and e.frame.source is call.source:
+                for node in walk(e.node):
+                    if isinstance(node, (cst.Name, cst.Call)) and any(n is call.node for n, _ in self.parts(known, node, e.frame)):
+                        return True
+        return False
+
+    def parts(self, known: Definitions, node: cst.CSTNode, frame: Frame, depth: int = 5) -> Iterator[tuple[cst.CSTNode, Frame]]:
+        """What an expression is made of, names and elements followed."""
+        yield node, frame
+        for d in known.of(node, frame) if depth else ():
+            inner = d.node
+            while isinstance(inner, (cst.Subscript, cst.Attribute)):
+                inner = inner.value
+            yield from self.parts(known, inner, d.frame, depth - 1)
+
+    def name_there(self, facts: Facts, event: Event) -> str | None:
+        """A name that holds the device, or an attribute of the object at hand, given before the load."""
+        scope: Scope | None = event.frame.scope
+        found: list[str] = []
+        while scope is not None:
+            for name, value in scope.names.items():
+                if _is_device(value) and event.frame.scope.holder(name) is scope and self.bound_before(facts, event, name):
+                    found.append(name)
+            scope = scope.parent
+        setup = facts.cached("setup", find_setup) if facts.converting else None
+        if isinstance(setup, SetUp) and setup.device is not None and setup.device.target in found:
+            return setup.device.target
+        if found:
+            return found[0]
+        func = event.frame.func
+        if func is not None and func.bound is not None and func.node.params.params:
+            for name, value in getattr(func.bound, "fields", {}).items():
+                if _is_device(value):
+                    return f"{func.node.params.params[0].name.value}.{name}"
+        return None
+
+    def bound_before(self, facts: Facts, event: Event, name: str) -> bool:
+        if name in event.frame.arguments and name not in event.frame.assigned:
+            return True
+        holder = event.frame.scope.holder(name)
+        return any(e.seq < event.seq for e in definitions(facts.flow).bound(holder, name))
+
+
+def _is_device(value: Value) -> bool:
+    """Device objects and device strings, and nothing else; not the CPU by itself."""
+    kinds = {o.kind if isinstance(o, Device) else str(o.value) if isinstance(o, Const) else "" for o in value}
+    if not value or kinds == {"cpu"}:
+        return False
+    text = [isinstance(o, Const) and isinstance(o.value, str) and _DEVICE.fullmatch(o.value) is not None for o in value]
+    return all(isinstance(o, Device) or t for o, t in zip(value, text, strict=True))
+
+
+__all__ = ["LoadWithoutMapLocation"]

@@ -1,0 +1,74 @@
+"""DDP505: losses that are sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddImport, Surround
+from ddpify.facts import Facts
+from ddpify.facts.values import data_of
+from ddpify.rules._base import Converts, Finding, Rule, Severity
+
+
+class LossIsASum(Rule):
+    """The loss is a sum over samples, and DDP averages gradients over ranks.
+
+    ## What it does
+    Finds losses with `reduction="sum"` (or the like) that are backpropagated. With `--global-batch keep` the loss is multiplied by the
+    world size; otherwise the report names it.
+
+    ## Why is this bad?
+    DDP divides the summed gradients by the world size. That is right for a mean; of a sum it makes the gradient of a batch one world-th of
+    what one process gets from the same samples.
+
+    ## Edit
+    `(loss * dist.get_world_size()).backward()`, with `--global-batch keep` only: with the batch size per process kept, the gradient's
+    scale is that of the original's batch.
+    """
+
+    code = "DDP505"
+    severity = Severity.INFO
+    references = ("https://github.com/pytorch/pytorch/issues/37359",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                loss = net(x).sum()
+                loss.backward()
+                optimizer.step()
+            """,
+            gives=("    loss.backward()",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            return
+        done: set[int] = set()
+        for e in facts.roles.backwards:
+            known = data_of(e.value)
+            if known is None or known.agg != "sum" or id(e.node) in done or e.frame.source is not facts.source:
+                continue
+            done.add(id(e.node))
+            func = e.node.func if isinstance(e.node, cst.Call) else None
+            if not isinstance(func, cst.Attribute):
+                continue
+            loss = facts.source.code(func.value)
+            if facts.global_batch == "keep":
+                world = f"{facts.names['dist']}.get_world_size()"
+                bracket = isinstance(func.value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
+                before, after = ("(", f" * {world})") if bracket else ("((", f") * {world})")
+                yield self.finding(facts.source, e.node, f"`{loss}` is a sum over the batch: it is multiplied by the number of processes",
+                                   Surround(facts.source, func.value, before, after), AddImport(facts.source, "dist"),
+                                   reason="DDP averages over ranks what one process would add up")  # fmt: skip
+            else:
+                yield self.finding(facts.source, e.node, f"`{loss}` is a sum over the batch, and DDP averages gradients over the ranks: a step is as large as "
+                                   "the original's with the same batch size per process", note=True)  # fmt: skip

@@ -1,0 +1,125 @@
+"""DDP404: files that are read while another rank writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddImport, InsertBefore
+from ddpify.facts import Facts
+from ddpify.facts.frames import Event
+from ddpify.facts.outside import holding
+from ddpify.facts.ranks import guarded
+from ddpify.facts.reads import Paths, Read, asks_files, find_reads, in_dataset, written_before
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._guards import guards, joined_group, same_on_all_ranks
+
+#: Collectives that no rank leaves before the others have come (or that rank 0 takes part in after it wrote).
+_MEETS = re.compile(r"torch\.distributed\.(\w+\.)*(\w*barrier|all_\w+|broadcast\w*|gather\w*|scatter\w*|reduce\w*|send|recv)")
+
+
+class ReadBeforeWriteFinished(Rule):
+    """A file is read by all ranks before the rank that writes it has finished.
+
+    ## What it does
+    Finds reads on all ranks (`torch.load`, `open`, `np.load` and their kin) of a file that rank 0 alone wrote before, with no collective
+    between the two.
+
+    ## Why is this bad?
+    The other ranks do not wait for rank 0: they find no file, half a file, or the one of the last epoch.
+
+    ## Edit
+    `dist.barrier()` before the statement that reads, or before the `if os.path.exists(...)` around it: every rank has to come there.
+    """
+
+    code = "DDP404"
+    references = ("https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html#save-and-load-checkpoints",)
+    good = (
+        Good("""
+            if dist.get_rank() == 0:
+                torch.save(model.state_dict(), "best.pt")
+            dist.barrier()
+            model.load_state_dict(torch.load("best.pt", map_location="cpu"))
+            """),
+    )
+    bad = (
+        Bad("""
+            if dist.get_rank() == 0:
+                torch.save(model.state_dict(), "best.pt")
+            model.load_state_dict(torch.load("best.pt", map_location="cpu"))
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            torch.save(optimizer.state_dict(), "optimizer.pt")
+            state = torch.load("optimizer.pt")
+            """,
+            gives=("dist.barrier()", 'state = torch.load("optimizer.pt")'),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        paths = Paths(facts)
+        reads = sorted(((e.seq, r, e) for r in find_reads(facts) for e in r.call.events), key=lambda x: x[0])
+        seen: set[int] = set()
+        met: list[int] = []
+        for seq, read, event in reads:
+            if guarded(event, facts.flow) or in_dataset(event) or seq >= facts.flow.main_end:
+                continue
+            writes = written_before(facts, read, event, paths, certain=not facts.converting)
+            if not facts.converting:
+                yield from self.lint(facts, read, event, [w for _, w in writes], seen)
+                continue
+            later = [w for _, w in writes if not any(w.seq < m < seq for m in met)]
+            if later:
+                met.append(seq - 1)
+                yield from self.convert(facts, read, event, writes[-1][0].call.source.line(writes[-1][0].call.node), seen)
+
+    def lint(self, facts: Facts, read: Read, event: Event, writes: list[Event], seen: set[int]) -> Iterator[Finding]:
+        meetings = [e.seq for e in facts.flow.log.of("external") if _MEETS.fullmatch(e.name)]
+        for w in writes:
+            waits = any(w.seq < m < event.seq for m in meetings) if w.seq < event.seq else any(m < event.seq or m > w.seq for m in meetings)
+            if guarded(w, facts.flow) and not waits and read.call.source is facts.source and id(read.call.node) not in seen:
+                seen.add(id(read.call.node))
+                line = w.frame.source.line(w.node)
+                yield self.finding(facts.source, read.call.node, f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})")
+
+    def convert(self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]) -> Iterator[Finding]:
+        stmt = self.place(facts, read, event)
+        message = f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})"
+        if stmt is None or isinstance(stmt, cst.While) or not joined_group(facts, event):
+            if id(read.call.node) not in seen:
+                seen.add(id(read.call.node))
+                yield self.finding(read.call.source, read.call.node, message, left="let all ranks meet before it: torch.distributed.barrier()")
+        elif id(stmt) not in seen and not any(id(a) in guards(facts).done for a in (stmt, *facts.source.ancestors(stmt))):
+            seen.add(id(stmt))
+            line_text = f"{facts.names['dist']}.barrier()"
+            yield self.finding(facts.source, stmt, message, InsertBefore(facts.source, stmt, (line_text,)), AddImport(facts.source, "dist"),
+                               reason="all ranks wait until rank 0 has written the file")  # fmt: skip
+
+    def place(self, facts: Facts, read: Read, event: Event) -> cst.CSTNode | None:
+        """The statement of the entry file before which the ranks have to meet."""
+        node: cst.CSTNode | None = read.call.node
+        if read.call.source is not facts.source:
+            chain = next(event.frame.chains(1), ())
+            node = next((e.call for e in reversed(chain) if e.frame.source is facts.source and isinstance(e.call, cst.Call)), None)
+        stmt = holding(facts.source, node) if node is not None else None
+        return same_on_all_ranks(facts.source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
+
+    def path(self, read: Read) -> str:
+        return read.call.source.code(read.path).split("\n")[0]
+
+
+__all__ = ["ReadBeforeWriteFinished"]
