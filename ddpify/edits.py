@@ -61,6 +61,16 @@ class DropArguments:
 
 
 @dataclass(frozen=True)
+class Hoist:
+    """Give an expression a statement of its own (`name = expression`) before a statement, with the edits that are made inside it."""
+
+    source: Source
+    node: cst.CSTNode
+    name: str
+    before: cst.CSTNode
+
+
+@dataclass(frozen=True)
 class InsertBefore:
     """Write statements (a line each) before a statement, above the comments that belong to it."""
 
@@ -114,4 +124,4 @@ class AddHelper:
     options: frozenset[str] = field(default_factory=frozenset)
 
 
-Edit = Union[Replace, Append, Surround, SetArgument, DropArguments, InsertBefore, InsertAfter, Guard, Delete, AddImport, AddHelper]
+Edit = Union[Replace, Append, Surround, SetArgument, DropArguments, Hoist, InsertBefore, InsertAfter, Guard, Delete, AddImport, AddHelper]

@@ -20,6 +20,7 @@ _NAMES = {
     "is_main_process": ("is_main_process", "is_rank_zero"),
     "main_process_first": ("main_process_first", "rank_zero_first"),
     "all_reduce_sum": ("all_reduce_sum", "sum_over_ranks"),
+    "all_reduce_mean": ("all_reduce_mean", "mean_over_ranks"),
     "sync_buffers": ("sync_buffers", "broadcast_buffers"),
     "broadcast_value": ("broadcast_value", "value_of_rank_zero"),
     "unwrap": ("unwrap", "unwrap_ddp"),
@@ -27,8 +28,6 @@ _NAMES = {
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
     "batches": ("batches", "num_batches", "total_batches", "batch_total"),
-    "train_set": ("train_set", "train_dataset", "train_data", "training_set", "sharded_set"),
-    "eval_set": ("val_set", "eval_set", "val_dataset", "eval_dataset", "evaluation_set"),
 }
 _IMPORTS = {
     "torch": ("torch", "import torch"),
@@ -52,6 +51,12 @@ class Names:
 
     def __getitem__(self, name: str) -> str:
         return self.chosen[name]
+
+    def fresh(self, name: str) -> str:
+        """A name that is not taken yet, and is from now on."""
+        found = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in self.taken)
+        self.taken.add(found)
+        return found
 
 
 def names_for(source: Source) -> Names:
@@ -114,6 +119,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "is_main_process": (("os",), ()),
     "main_process_first": (("os", "contextmanager", "dist"), ()),
     "all_reduce_sum": (("torch", "dist"), ()),
+    "all_reduce_mean": (("dist",), ("all_reduce_sum",)),
     "sync_buffers": (("dist",), ()),
     "broadcast_value": (("dist",), ()),
     "unwrap": (("DDP",), ()),
@@ -208,6 +214,11 @@ def <main_process_first>():
     finally:
         if ahead:
             <dist>.barrier()
+''',
+    "all_reduce_mean": '''
+def <all_reduce_mean>(*values):
+    """Average each number over all processes."""
+    return [total / <dist>.get_world_size() for total in <all_reduce_sum>(*values)]
 ''',
     "sync_buffers": '''
 def <sync_buffers>(model):

@@ -14,6 +14,7 @@ from ddpify.edits import (
     DropArguments,
     Edit,
     Guard,
+    Hoist,
     InsertAfter,
     InsertBefore,
     Replace,
@@ -23,6 +24,7 @@ from ddpify.edits import (
 from ddpify.errors import DdpifyError
 from ddpify.source import Source, walk
 
+_NEWLINE = re.compile(r"\r\n|\r|\n")
 Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
 
 
@@ -56,7 +58,7 @@ class Rewriter:
 
     def apply(self, edits: list[Edit]) -> str:
         """The new text of the file."""
-        self.breaks_before = {e.node for e in edits if isinstance(e, InsertBefore)}
+        self.breaks_before = {e.node for e in edits if isinstance(e, InsertBefore)} | {e.before for e in edits if isinstance(e, Hoist)}
         self.breaks_after = {e.node for e in edits if isinstance(e, InsertAfter)}
         self.guards([e for e in edits if isinstance(e, Guard)])
         for edit in edits:
@@ -81,7 +83,24 @@ class Rewriter:
                     self.insert_after(edit)
                 case Delete():
                     self.delete(edit.node, edit.comments)
+        for edit in edits:
+            if isinstance(edit, Hoist):
+                self.hoist(edit)
         return self.result()
+
+    def hoist(self, edit: Hoist) -> None:
+        """Move an expression, with the changes inside it, into a statement of its own; what guards indent stays behind."""
+        span = self.source.span(edit.node)
+        inner = [c for c in self.changes if span.start <= c.start and c.end <= span.end and (span.start < c.start < span.end or c.end > c.start)]
+        self.changes = [c for c in self.changes if c not in inner]
+        moved = [c for c in inner if not (c.text == self.unit and c.order[0] == -9)]
+        text = _apply(self.source.text, moved, span.start, span.end)
+        indent = self.indent_of(edit.before)
+        lines = text.split(self.nl)
+        base = len(indent)
+        text = "\n".join([lines[0], *(line[base:] if line[:base].strip() == "" else line.lstrip() for line in lines[1:])])
+        self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)))
+        self.change(span.start, span.end, edit.name)
 
     def change(self, start: int, end: int, text: str, priority: int = 0) -> None:
         new = Change(start, end, text, (priority, self._seq))
@@ -93,6 +112,10 @@ class Rewriter:
     def result(self) -> str:
         text, last = self.source.text, len(self.source.text) + 1
         taken: list[tuple[int, int]] = []
+        # what is replaced as a whole takes the changes inside it with it
+        whole = [(c.start, c.end) for c in self.changes if c.end > c.start]
+        self.changes = [c for c in self.changes if not any(s <= c.start and c.end <= e and (s, e) != (c.start, c.end) and
+                                                           (s < c.start < e or c.end > c.start) for s, e in whole)]  # fmt: skip
         # from the end to the start; of several at one place the first written stands first, insertions before what they precede
         for c in sorted(self.changes, key=lambda c: (c.start, c.end > c.start, c.order), reverse=True):
             if c.end > c.start and any(s < c.end and c.start < e for s, e in taken):
@@ -293,7 +316,7 @@ class Rewriter:
         runs: dict[int, list[cst.CSTNode]] = defaultdict(list)
         for node in sorted(kept, key=self.start):
             previous = self.previous(node) if node not in self.breaks_before else None
-            previous = None if previous in self.breaks_after else previous
+            previous = None if previous in self.breaks_after or (previous is not None and self.far(previous, node)) else previous
             run = next((r for r in runs.values() if previous is not None and r[-1] is previous and kept[r[-1]] == kept[node]), None)
             if run is not None:
                 run.append(node)
@@ -301,6 +324,11 @@ class Rewriter:
                 runs[len(runs)] = [node]
         for run in runs.values():
             self.guard_run(run, kept[run[0]])
+
+    def far(self, one: cst.CSTNode, two: cst.CSTNode) -> bool:
+        """Whether so much stands between two neighbours (a notebook's text cell) that they do not read as one block."""
+        gap = self.source.text[self.end(one) : self.start(two)]
+        return len(_NEWLINE.findall(gap)) > 5 or re.search(r"^\s*# In\[|^\s*# %%", gap, re.MULTILINE) is not None
 
     def previous(self, stmt: cst.CSTNode) -> cst.CSTNode | None:
         """The statement directly before, in the same block."""
@@ -355,6 +383,14 @@ class Rewriter:
     def depth(self, at: int) -> int:
         """How many guards an offset stands under."""
         return sum(start < at < end for start, end in self.guarded)
+
+
+def _apply(text: str, changes: list[Change], start: int, end: int) -> str:
+    """A part of the text with the changes inside it."""
+    for c in sorted(changes, key=lambda c: (c.start, c.end > c.start, c.order), reverse=True):
+        text = text[: c.start] + c.text + text[c.end :]
+        end += len(c.text) - (c.end - c.start)
+    return text[start:end]
 
 
 def line_text(line: str, indent: str) -> str:

@@ -42,7 +42,7 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     if reason:
         return Evaluation(loader, known, "all", reason, over)
     assert known is not None
-    per_batch = next((lp.per_batch for lp in over if lp.per_batch), "") or ("it drops its last batch" if known.drop_last is not False else "")
+    per_batch = next((lp.per_batch for lp in sorted(over, key=lambda lp: lp.peeks) if lp.per_batch), "") or ("it drops its last batch" if known.drop_last is not False else "")
     if not per_batch:
         return Evaluation(loader, known, "sample", "", over)
     if size is None or known.splat is not None or known.drop_last is None:
@@ -92,7 +92,7 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
         return known.problem
     if loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
         return "it has a sampler of its own"
-    if not known.is_simple:
+    if not known.is_simple and not isinstance(known.dataset, cst.Call):
         return "its dataset has no name of its own"
     if known.splat is not None and loader.unknown_splat:
         return "its arguments are known at run time only"
@@ -101,6 +101,6 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
     for loop in over:
         if loop.problem:
             return loop.problem
-        if not any(a.read_after for a in loop.accumulators):
+        if not loop.peeks and not any(a.read_after for a in loop.accumulators):
             return "nothing of it is added up"
-    return ""
+    return "" if any(not loop.peeks for loop in over) else "only its first batch is looked at"

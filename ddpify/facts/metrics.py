@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.calls import assigned_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import Pass, loaders_in
 from ddpify.facts.values import Const, Data, Dict, FromLength, Instance, Loader, Module, Obj, Seq, Thing, Value, Wrapped, data_of, modules, origins
-from ddpify.source import Source, walk
+from ddpify.source import Source, children, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -41,6 +42,8 @@ class LoopFacts:
     accumulators: list[Accumulator] = field(default_factory=list)
     #: why the result of the loop cannot be put together from the ranks' shares, "" where it can
     problem: str = ""
+    #: only the first batch is looked at
+    peeks: bool = False
     #: why it is a sum over batches only, not over samples, "" where it is over samples
     per_batch: str = ""
     #: names that hold `len(loader)`, and calls of len(loader) that divide a result
@@ -111,10 +114,30 @@ def _read_after(known: LoopFacts, target: str, inside: set[int]) -> bool:
         return True
     end = known.source.span(known.node.body).end
     scope = known.frame.node
-    for node in walk(scope):
-        if isinstance(node, cst.Name) and node.value == target and id(node) not in inside and known.source.span(node).start > end:
-            return True
+    if any(id(n) not in inside and known.source.span(n).start > end for n in _uses(scope, target)):
+        return True
     return any(isinstance(n, cst.Global) and any(i.name.value == target for i in n.names) for n in walk(scope))
+
+
+def _uses(scope: cst.CSTNode, name: str) -> list[cst.Name]:
+    """The places at which a scope's name stands, those of inner functions that have a local of that name left out."""
+    found: list[cst.Name] = []
+    todo = list(children(scope))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (cst.FunctionDef, cst.Lambda)):
+            params = [p.name.value for p in (*node.params.params, *node.params.kwonly_params, *node.params.posonly_params)]
+            if name in params or name in assigned_names(node):
+                continue
+        if isinstance(node, cst.Attribute):
+            todo.append(node.value)
+        elif isinstance(node, cst.Arg):
+            todo.append(node.value)
+        elif isinstance(node, cst.Name) and node.value == name:
+            found.append(node)
+        else:
+            todo.extend(children(node))
+    return found
 
 
 def _fresh(source: Source, known: LoopFacts, target: str) -> bool:
@@ -160,6 +183,9 @@ def _problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[in
     """Why an evaluation is not a sum over samples in any order."""
     source = known.source
     counted = {a.target for a in known.accumulators}
+    last = known.node.body.body[-1] if known.node.body.body else None
+    if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Break):
+        return _peek(known, inside)
     for e in events:
         line = source.line(e.stmt)
         if e.kind in ("break", "return") and any(loop.node is known.node for loop in e.loops):
@@ -177,6 +203,15 @@ def _problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[in
         if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
             return f"line {line} calls `{e.name}`, which changes something outside itself"
     return _problem_of_values(facts, known, inside)
+
+
+def _peek(known: LoopFacts, inside: set[int]) -> str:
+    """`for batch in loader: ...; break`: the first batch, which whole batches leave on rank 0, where it is."""
+    known.peeks = True
+    known.per_batch = f"line {known.source.line(known.node)} looks at the first batch"
+    bound = {n.value for n in walk(known.node.target) if isinstance(n, cst.Name)}
+    kept = next((n for n in sorted(bound) if _read_after(known, n, inside) and _loaded_after(known, n, inside)), None)
+    return f"`{kept}` of the first batch is used after the loop" if kept is not None else ""
 
 
 def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
@@ -242,7 +277,7 @@ def divides(source: Source, node: cst.CSTNode) -> bool:
 def _loaded_after(known: LoopFacts, name: str, inside: set[int]) -> bool:
     """The first thing that happens to a name behind the loop is a read."""
     end = known.source.span(known.node.body).end
-    uses = [n for n in walk(known.frame.node) if isinstance(n, cst.Name) and n.value == name and id(n) not in inside and known.source.span(n).start > end]
+    uses = [n for n in _uses(known.frame.node, name) if id(n) not in inside and known.source.span(n).start > end]
     if not uses:
         return False
     first = min(uses, key=lambda n: known.source.span(n).start)

@@ -46,7 +46,9 @@ def find_setup(facts: Facts) -> SetUp | None:
     placed = [(e, steps(e)) for e in events]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
     guarded = [(e, s) for e, s in placed if any(is_guard(a) for a in facts.source.ancestors(s[0][1]))]
-    if guarded and any(e.kind in ("forward", "loader") for e, _ in guarded):
+    # seeds and a device at the top of a module may stay there (DataLoader workers import it again); data and models need the group
+    held = {id(e) for e, _ in guarded}
+    if guarded and all(id(e) in held for e, _ in placed if e.stmt not in choosing and role_of(e.name) != "seed"):
         placed = guarded
     if not placed:
         return None

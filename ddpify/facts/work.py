@@ -83,6 +83,21 @@ class Work:
             self._frames[id(frame)] = any((e.kind == "bind" and e.name in outer) or self.event(e) for e in frame.events)
         return self._frames[id(frame)]
 
+    def meets(self, tree: cst.CSTNode) -> bool:
+        """Whether something below a node waits for other ranks, or will: training, a pass over a loader, a collective."""
+        return any(self._meets(e, set()) for node in walk(tree) for e in self.events.get(id(node), ()))
+
+    def _meets(self, e: Event, seen: set[int]) -> bool:
+        if e.callee is not None:
+            if id(e.callee) in seen:
+                return False
+            seen.add(id(e.callee))
+            return any(self._meets(inner, seen) for inner in e.callee.events)
+        if e.kind == "external":
+            return e.name.startswith("torch.distributed.") and not e.name.endswith(("get_rank", "get_world_size", "is_initialized", "is_available"))
+        loader = e.kind == "loop" and any(isinstance(o, Loader) for o in loaders_in(e.value))
+        return loader or e.kind in ("forward", "backward")
+
     def external(self, e: Event) -> bool:
         if e.name in ("builtins.next", "builtins.iter"):
             return any(isinstance(o, Loader) for o in loaders_in(e.value))

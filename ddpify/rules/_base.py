@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -132,7 +133,7 @@ dist.destroy_process_group()
 
 def example(code: str) -> str:
     """An example as the script that lint sees: a whole script where it has its own imports, else between prelude and postlude."""
-    code = inspect.cleandoc(code) + "\n"
+    code = textwrap.dedent(code).strip("\n") + "\n"
     if re.search(r"^(import|from) ", code, re.MULTILINE):
         return code
     return PRELUDE + code + POSTLUDE

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, Edit, Guard, InsertBefore, Replace
+from ddpify.edits import AddHelper, Edit, Guard, Hoist
 from ddpify.facts.definitions import references
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside, holding
@@ -72,10 +72,7 @@ class Guards:
     def take_out(self, source: Source, stmt: cst.CSTNode, node: cst.CSTNode) -> tuple[Edit, ...]:
         """`print(evaluate(...))`: every rank evaluates, before the guard."""
         name = self.fresh("result")
-        indent = source.code(stmt) and source.text[source.line_start(source.line(stmt)) :]
-        space = indent[: len(indent) - len(indent.lstrip(" \t"))]
-        text = source.code(node).replace(source.newline + space, source.newline)
-        return InsertBefore(source, stmt, (f"{name} = {text}",)), Replace(source, node, name)
+        return (Hoist(source, node, name, stmt),)
 
     def fresh(self, name: str) -> str:
         taken = self.facts.names.taken
@@ -174,8 +171,9 @@ def joined_group(facts: Facts, event: Event, stmt: cst.CSTNode | None = None) ->
         return frame.node is setup.frame.node and frame.source is setup.source and (start > limit if behind else start >= limit)
 
     here = stmt if stmt is not None else event.stmt
-    chains = list(event.frame.chains())
-    return bool(chains) and all(after(event.frame, here) or any(after(e.frame, e.stmt) for e in chain) for chain in chains)
+    # a function that nothing calls is run by its definition: whoever imports it has set the group up
+    chains = [c for c in event.frame.chains() if not any(isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) for e in c)]
+    return all(after(event.frame, here) or any(after(e.frame, e.stmt) for e in chain) for chain in chains)
 
 
 def _anchor(facts: Facts, setup: SetUp) -> tuple[cst.CSTNode, bool]:

@@ -51,8 +51,8 @@ class AttributeThroughWrapper(Rule):
 
     code = "DDP202"
     references = ("https://github.com/ultralytics/yolov5/issues/90",)
-    good = (Good("ddp = DDP(model)\nprint(ddp.module.weight.shape)\nddp.train()"),)
-    bad = (Bad("ddp = DDP(model)\nprint(ddp.weight.shape)"), Bad("ddp = DDP(model)\nddp.tau = 0.5"))
+    good = (Good("ddp = DDP(model)\nshape = ddp.module.weight.shape\nddp.train()"),)
+    bad = (Bad("ddp = DDP(model)\nshape = ddp.weight.shape"), Bad("ddp = DDP(model)\nddp.tau = 0.5"))
     converts = (
         Converts(
             """

@@ -15,7 +15,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside, can_be, holding, outside_calls
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import asks_files
-from ddpify.facts.values import Class, Instance, Value
+from ddpify.facts.values import Instance
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import joined_group, same_on_all_ranks
@@ -103,7 +103,7 @@ class DownloadOnEveryRank(Rule):
         for node, event in sorted(places, key=lambda p: p[1].seq):
             if guarded(event, facts.flow) or self.is_first(facts, event):
                 continue
-            for frame, call in self.deciding(node, event):
+            for frame, call in self.in_entry(facts, self.deciding(node, event)):
                 if id(call) not in seen:
                     seen.add(id(call))
                     yield from self.one(facts, frame, call, event)
@@ -122,7 +122,7 @@ class DownloadOnEveryRank(Rule):
         place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
         why = self.obstacle(facts, frame, place, event)
         if why or place is None:
-            yield self.finding(source, call, f"{message}; {why or 'it stands in a lambda'}", left="let one process per node do it first")
+            yield self.finding(source, call, f"{message}; {why}", left="let one process per node do it first")
             return
         header = f"with {facts.names['main_process_first']}()"
         yield self.finding(source, place, message, Guard(source, place, header), AddHelper(source, "main_process_first"),
@@ -131,14 +131,12 @@ class DownloadOnEveryRank(Rule):
     def obstacle(self, facts: Facts, frame: Frame, place: cst.CSTNode | None, event: Event) -> str:
         if frame.source is not facts.source:
             return "it stands in another file of the project, and this version edits the entry script only"
-        inside = [n for n in work(facts.flow).inside(place) if not self.is_fetch(facts, n)] if place is not None else []
-        if isinstance(place, (cst.For, cst.While, cst.FunctionDef, cst.ClassDef)) or any(self.is_shared(n) for n in inside):
+        if place is None:
+            return "it stands in a lambda"
+        if isinstance(place, (cst.FunctionDef, cst.ClassDef)) or work(facts.flow).meets(place):
             return "the statement does other work too"
-        inner = event if event.frame is frame else next((e for e in frame.events if e.seq <= event.seq and e.stmt is place), event)
-        return "" if joined_group(facts, inner, place if event.frame is frame else None) else "it runs before the process group is set up"
-
-    def is_shared(self, node: cst.CSTNode) -> bool:
-        return not isinstance(node, cst.Name)
+        inner = event if event.frame is frame else next((e for e in frame.events if e.callee is not None and e.stmt is place), event)
+        return "" if joined_group(facts, inner, place if inner.frame is frame else None) else "it runs before the process group is set up"
 
     # -- what downloads ------------------------------------------------------------------------------------
 
@@ -177,10 +175,17 @@ class DownloadOnEveryRank(Rule):
                 return found
         return [(frame, node)]
 
-    def is_fetch(self, facts: Facts, node: cst.CSTNode) -> bool:
-        """Part of the download itself: making the dataset that downloads."""
-        values: Value = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
-        return any(isinstance(o, Class) or role_of(str(getattr(o, "name", ""))) == "dataset" for o in values)
+    def in_entry(self, facts: Facts, found: list[tuple[Frame, cst.Call]]) -> list[tuple[Frame, cst.Call]]:
+        """A download in another file: the calls of the entry file that lead there, where there are such calls."""
+        placed: list[tuple[Frame, cst.Call]] = []
+        for frame, call in found:
+            if frame.source is facts.source:
+                placed.append((frame, call))
+                continue
+            ways = [next((e for e in reversed(c) if e.frame.source is facts.source), None) for c in frame.chains()]
+            calls = [(e.frame, e.call) for e in ways if e is not None and isinstance(e.call, cst.Call)]
+            placed.extend(calls if ways and len(calls) == len(ways) else [(frame, call)])
+        return placed
 
     def is_loader(self, facts: Facts, call: cst.Call) -> bool:
         return any(role_of(str(getattr(o, "name", ""))) == "loader" for o in facts.flow.values.get(call.func, ()))

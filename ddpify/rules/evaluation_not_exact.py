@@ -11,7 +11,7 @@ from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts
 from ddpify.facts.values import Loader, Sampler, constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.rules.loader_without_sampler import set_sampler
+from ddpify.rules.loader_without_sampler import hoisted, set_sampler
 
 
 class EvaluationNotExact(Rule):
@@ -49,7 +49,7 @@ class EvaluationNotExact(Rule):
             with torch.no_grad():
                 for x, y in loader:
                     total += ddp.module(x).sum().item()
-            print(total)
+            mean = total / 64
             """),
     )
     converts = (
@@ -101,8 +101,9 @@ class EvaluationNotExact(Rule):
         dist = facts.names["dist"]
         assert known.dataset is not None
         source = known.source
-        value = f"range({dist}.get_rank(), len({source.code(known.dataset)}), {dist}.get_world_size())"
-        edits: list[Edit] = [*set_sampler(known, value), AddImport(source, "dist")]
+        name, edits = hoisted(facts, known, "val_set")
+        value = f"range({dist}.get_rank(), len({name}), {dist}.get_world_size())"
+        edits += [*set_sampler(known, value), AddImport(source, "dist")]
         if known.splat_shuffles and known.splat is not None:
             splat = source.code(known.splat)
             shared = sum(isinstance(lo, Loader) and lo.splat is known.loader.splat for lo in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)) > 1
@@ -119,14 +120,16 @@ class EvaluationNotExact(Rule):
         assert known.dataset is not None
         assert e.batch_size is not None
         source = known.source
-        batches = f"BatchSampler(range(len({source.code(known.dataset)})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
-        value = f"list({facts.names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
+        dataset, edits = hoisted(facts, known, "val_set")
+        batches = f"BatchSampler(range(len({dataset})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
+        name = facts.names.fresh("val_batches")
+        line = f"{name} = list({facts.names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
         positional = [at for at, a in enumerate(known.call.args) if a.keyword is None and at]
-        edits: list[Edit] = [AddImport(source, "dist"), AddImport(source, "torch")]
+        edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "dist"), AddImport(source, "torch")]
         if positional:  # DataLoader(ds, 64, False): the rest by name
             edits.append(DropArguments(source, known.call, tuple(positional)))
         drop = ("batch_size", "shuffle", "drop_last", "sampler")
-        return [*edits, SetArgument(source, known.call, "batch_sampler", value, drop)]
+        return [*edits, SetArgument(source, known.call, "batch_sampler", name, drop)]
 
     def lint(self, facts: Facts) -> Iterator[Finding]:
         used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}  # type: ignore[attr-defined]

@@ -112,7 +112,7 @@ class LoaderWithoutSampler(Rule):
 
     def shard(self, facts: Facts, known: LoaderFacts) -> Finding:
         source = known.source
-        name, edits = hoisted(facts, known, facts.names["train_set"])
+        name, edits = hoisted(facts, known, "train_set")
         options = ""
         if known.splat_shuffles and known.splat is not None:
             options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'
@@ -172,6 +172,7 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     assert known.dataset is not None
     if known.is_simple:
         return source.code(known.dataset), []
+    name = facts.names.fresh(name)
     downloads = any(
         isinstance(n, cst.Arg) and n.keyword is not None and n.keyword.value == "download" and constants(facts.flow.values.get(n.value, ())) != [False]
         for n in walk(known.dataset)

@@ -28,8 +28,9 @@ class MetricNotReduced(Rule):
     stop at different epochs.
 
     ## Edit
-    `loss_sum, correct = all_reduce_sum(loss_sum, correct)` directly behind the loop. What the sums are divided by is made global with them:
-    `len(loader)` is multiplied by the world size.
+    Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they are divided by is
+    made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that is what one process that ran the union
+    of the ranks' batches would have added up, and `len(loader)` stays what it divides by.
     """
 
     code = "DDP501"
@@ -52,7 +53,7 @@ class MetricNotReduced(Rule):
                     total += loss.item()
                 print(total / len(loader))
             """,
-            gives=("    [total] = all_reduce_sum(total)", "total / (len(loader) * dist.get_world_size())"),
+            gives=("    [total] = all_reduce_mean(total)", "total / len(loader)"),
         ),
     )
 
@@ -73,6 +74,12 @@ class MetricNotReduced(Rule):
             if a.read_after and not a.fresh and loop.training and "." not in a.target and self.used_after(facts, loop, a):
                 yield self.finding(loop.source, loop.node, f"`{a.target}` is used after the loop, and is not set to a number right before it: it stays rank 0's own",
                                    left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used")  # fmt: skip
+        if loop.training:
+            sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
+            means = [a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))]
+            sums = [a for a in sums if a not in means]
+            if means:
+                yield self.average(facts, loop, means)
         if not sums:
             return
         targets, values, more = [a.target for a in sums], [a.target for a in sums], list[Edit]()
@@ -87,6 +94,34 @@ class MetricNotReduced(Rule):
         quoted = " and ".join(f"`{a.target}`" for a in sums)
         yield self.finding(loop.source, loop.node, f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks", *edits,
                            reason="numbers of the whole set, alike on every rank")  # fmt: skip
+
+    def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
+        """Sums of batch means: what one process would have added up over the global batches."""
+        names = ", ".join(a.target for a in means)
+        line = f"{names if len(means) > 1 else f'[{names}]'} = {facts.names['all_reduce_mean']}({names})"
+        quoted = " and ".join(f"`{a.target}`" for a in means)
+        edits = (InsertAfter(loop.source, loop.node, (line,)), AddHelper(loop.source, "all_reduce_mean"),
+                 AddHelper(loop.source, "all_reduce_sum", self.options(facts, means)))  # fmt: skip
+        return self.finding(loop.source, loop.node, f"{quoted} {'are' if len(means) > 1 else 'is'} averaged over the ranks", *edits,
+                            reason="numbers of the whole set, alike on every rank")  # fmt: skip
+
+    def is_count(self, facts: Facts, loop: LoopFacts, a: Accumulator, sums: list[Accumulator]) -> bool:
+        """A value per batch that could not be followed is a count where it is divided by a number of samples."""
+        counts = {s.target for s in sums if s.agg in ("sum", "size")}
+        for node in walk(loop.frame.node):
+            divided: tuple[cst.CSTNode, cst.BaseExpression] | None = None
+            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+                divided = node.left, node.right
+            elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
+                divided = node.target, node.value
+            if divided is None or not any(isinstance(n, cst.Name) and n.value == a.target for n in walk(divided[0])):
+                continue
+            if any(isinstance(n, cst.Name) and n.value in counts for n in walk(divided[1])):
+                return True
+            known = origins(facts.flow.values.get(divided[1], ()))
+            if any(isinstance(o, FromLength) and not isinstance(o.of, Loader) for o in known):
+                return True
+        return False
 
     def batch_counts(self, facts: Facts, loop: LoopFacts, targets: list[str], values: list[str]) -> list[Edit]:
         """The number of batches is reduced with what it divides: by its name, or by a name that `len(loader)` gets."""
@@ -142,7 +177,7 @@ class MetricNotReduced(Rule):
             batches = isinstance(origin, FromLength) and origin.of is loop.loader
             index = isinstance(origin, FromLoop) and origin.loop is loop.node
             if batches or index:
-                bracket = not getattr(divisor, "lpar", ())
+                bracket = not getattr(divisor, "lpar", ()) and not isinstance(loop.source.parents.get(divisor), cst.AugAssign)
                 yield Surround(loop.source, divisor, "(" if bracket else "", f"{world})" if bracket else world)
                 return
             if isinstance(origin, FromLength) and isinstance(origin.of, (Dataset, Instance, Thing)) and isinstance(divisor, cst.Call):
@@ -153,4 +188,6 @@ class MetricNotReduced(Rule):
 
     def samples(self, loop: LoopFacts, divisor: cst.Call, name: str, world: str) -> Iterator[Edit]:
         """`len(loader.dataset)`: the sampler pads, so as many samples were seen as all ranks' samplers have."""
-        yield Replace(loop.source, divisor, f"(len({name}.sampler){world})")
+        alone = isinstance(loop.source.parents.get(divisor), cst.AugAssign)
+        text = f"len({name}.sampler){world}"
+        yield Replace(loop.source, divisor, text if alone else f"({text})")

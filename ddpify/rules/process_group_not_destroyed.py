@@ -57,7 +57,7 @@ class ProcessGroupNotDestroyed(Rule):
                 return model
             main()
             """,
-            gives=("    dist.destroy_process_group()\n    return model.module",),
+            gives=("    dist.destroy_process_group()\n    return model",),
         ),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, Replace
+from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
 from ddpify.facts.metrics import LoopFacts, loop_facts
 from ddpify.facts.values import FromLoop, data_of, origins
@@ -55,7 +55,7 @@ class ProgressOfOneRank(Rule):
             done.add(id(loop.node))
             for node in walk(loop.node.body):
                 if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply) and self.counts(facts, loop, node):
-                    edit = Replace(loop.source, node, f"{loop.source.code(node)} * {facts.names['dist']}.get_world_size()")
+                    edit = Surround(loop.source, node, "", f" * {facts.names['dist']}.get_world_size()")
                     yield self.finding(loop.source, node, f"`{loop.source.code(node)}` counts the samples of all ranks", edit,
                                        AddImport(loop.source, "dist"), reason="progress in messages stays true")  # fmt: skip
 

@@ -44,11 +44,11 @@ class RankLocalDecision(Rule):
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
             def score():
-                total = 0.0
+                values = []
                 with torch.no_grad():
                     for (x,) in held_out:
-                        total += net(x).mean().item()
-                return total / len(held_out)
+                        values.append(net(x).max().item())
+                return max(values)
             for epoch in range(2):
                 for (x,) in loader:
                     net(x).mean().backward()
@@ -100,6 +100,6 @@ class RankLocalDecision(Rule):
         """The statement that computes a name in the deciding function from the evaluation: not a loop's own sum, and no copy (`best = value`)."""
         place = frame.source.span(name).start
         binds = [e for e in facts.flow.log.of("bind") if e.frame is frame and e.name == name.value and isinstance(e.stmt, cst.Assign)
-                 and frame.source.span(e.stmt).start < place and any(isinstance(n, cst.Call) for n in walk(e.stmt.value))]  # fmt: skip
+                 and frame.source.span(e.stmt).start < place and self.depends(e.value, replicated) and any(isinstance(n, cst.Call) for n in walk(e.stmt.value))]  # fmt: skip
         outside = [b for b in binds if not any(id(o) in replicated for lo in b.loops for o in loaders_in(lo.iterates))]
         return outside[-1] if outside else None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from ddpify.edits import AddHelper, AddImport, Replace
-from ddpify.rewrite import Conflict
-from tests.rewrite.script import check, rewritten
+from ddpify.edits import AddHelper, AddImport, DropArguments, Guard, Hoist, Replace
+from ddpify.rewrite import Conflict, Rewriter
+from tests.rewrite.script import Script, check, rewritten
 
 
 @pytest.mark.parametrize(
@@ -55,9 +57,8 @@ def test_append(code: str, gives: str) -> None:
 
 
 def test_append_to_what_stands_in_parentheses() -> None:
-    assert rewritten("x = (a or b)\n", lambda s: [s.append("(a or b)")]).replace("((a or b))", "(a or b)") == (
-        "x = (a or b).module\n"
-    )
+    result = rewritten("x = (a or b)\n", lambda s: [s.append("a or b")])
+    assert ast.dump(ast.parse(result)) == ast.dump(ast.parse("x = (a or b).module"))
 
 
 def test_append_to_what_was_replaced() -> None:
@@ -191,13 +192,89 @@ def test_two_texts_for_one_node() -> None:
         rewritten("f(a)\n", lambda s: [s.replace("a", "b"), s.replace("a", "c")])
 
 
-def test_a_text_inside_a_replaced_one() -> None:
-    with pytest.raises(Conflict):
-        rewritten("f(a(b))\n", lambda s: [s.replace("a(b)", "c"), s.replace("b", "d")])
-    with pytest.raises(Conflict):
-        rewritten("f(a(b))\n", lambda s: [s.replace("b", "d"), s.replace("a(b)", "c")])
+def test_what_is_replaced_takes_the_edits_inside_it_with_it() -> None:
+    check("f(a(b), c)", lambda s: [s.replace("a(b)", "d"), s.replace("b", "e"), s.append("c")], "f(d, c.module)")
+    check("f(a(b), c)", lambda s: [s.replace("a", "e"), s.replace("a(b)", "d"), s.append("c")], "f(d, c.module)")
+    check("f(a(b), c)", lambda s: [s.replace("a(b)", "d"), s.append("b")], "f(d, c)")
+    check("f(a(b), c)", lambda s: [s.append("b"), s.surround("b", "g(", ")"), s.replace("a(b)", "d")], "f(d, c)")
 
 
-def test_an_insertion_inside_a_replaced_text() -> None:
-    with pytest.raises(Conflict):
-        rewritten("f(a(b))\n", lambda s: [s.replace("a(b)", "c"), s.append("b")])
+def test_a_dropped_argument_takes_the_edits_inside_it_with_it() -> None:
+    check(
+        "x = L(d, shuffle=a(b), sampler=None)",
+        lambda s: [s.replace("b", "c"), s.argument("L(", *SAMPLER, ("shuffle",))],
+        "x = L(d, sampler=S(d))",
+    )
+
+
+def test_two_overlapping_texts() -> None:
+    script = Script("a + b + c\n")
+    rewriter = Rewriter(script.source)
+    rewriter.change(0, 5, "x")
+    rewriter.change(4, 9, "y")
+    with pytest.raises(Conflict, match=r"train\.py:1"):
+        rewriter.result()
+
+
+# ---- arguments dropped, expressions taken out -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("places", "gives"),
+    [
+        ((0,), "f(b, c, k=1)"),
+        ((1,), "f(a, c, k=1)"),
+        ((2,), "f(a, b, k=1)"),
+        ((0, 2), "f(b, k=1)"),
+        ((0, 1, 2), "f(k=1)"),
+    ],
+)
+def test_drop_arguments(places: tuple[int, ...], gives: str) -> None:
+    check("x = f(a, b, c, k=1)", lambda s: [DropArguments(s.source, s.call("f("), places)], f"x = {gives}")
+
+
+def test_drop_the_only_argument() -> None:
+    check("x = f(a)", lambda s: [DropArguments(s.source, s.call("f("), (0,))], "x = f()")
+
+
+def test_hoist_takes_the_edits_inside_with_it() -> None:
+    check(
+        """
+        if best:
+            # told
+            print("best",
+                  evaluate(model,
+                           loader), 1)
+        """,
+        lambda s: [
+            Hoist(s.source, s.call("evaluate("), "result", s.stmt("print")),
+            Guard(s.source, s.stmt("print"), "if is_main_process()"),
+            s.append("model"),
+            s.replace("1", "2"),
+        ],
+        """
+        if best:
+            result = evaluate(model.module,
+                           loader)
+            if is_main_process():
+                # told
+                print("best",
+                      result, 2)
+        """,
+    )
+
+
+def test_hoist_out_of_a_suite_on_one_line() -> None:
+    check(
+        "if best: print(f(x))",
+        lambda s: [
+            Hoist(s.source, s.call("f("), "result", s.stmt("print")),
+            Guard(s.source, s.stmt("print"), "if is_main_process()"),
+        ],
+        """
+        if best:
+            result = f(x)
+            if is_main_process():
+                print(result)
+        """,
+    )

@@ -75,6 +75,13 @@ def test_insert_with_lines_inside() -> None:
     )
 
 
+def test_lines_inside_take_the_unit_of_the_file() -> None:
+    make: Make = lambda s: [s.before("x", "if a:\n    b()"), s.after("x", "if c:\n    if d:\n        e()")]  # noqa: E731
+    after = "if f:\n\tif a:\n\t\tb()\n\tx = 1\n\tif c:\n\t\tif d:\n\t\t\te()\n"
+    check("if f:\n\tx = 1\n", make, after, clean=False)
+    check("if f:\n  x = 1\n", make, after.replace("\t", "  "), clean=False)
+
+
 def test_insert_after_a_block() -> None:
     check(
         """
