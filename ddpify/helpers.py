@@ -121,7 +121,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "all_reduce_sum": (("torch", "dist"), ()),
     "all_reduce_mean": (("dist",), ("all_reduce_sum",)),
     "sync_buffers": (("dist",), ()),
-    "broadcast_value": (("dist",), ()),
+    "broadcast_value": (("torch", "dist"), ()),
     "unwrap": (("DDP",), ()),
 }
 ORDER = tuple(NEEDS)
@@ -129,7 +129,8 @@ ORDER = tuple(NEEDS)
 
 def helper(name: str, options: frozenset[str], names: Names) -> list[str]:
     """The lines of a helper, indented by four spaces a level."""
-    text = _setup(options) if name == "setup_distributed" else _reduce(options) if name == "all_reduce_sum" else _TEXTS[name]
+    shaped = {"setup_distributed": _setup, "all_reduce_sum": _reduce, "broadcast_value": _broadcast}
+    text = shaped[name](options) if name in shaped else _TEXTS[name]
     for key, value in names.chosen.items():
         text = text.replace(f"<{key}>", value)
     return text.strip("\n").split("\n")
@@ -172,6 +173,17 @@ def _setup(options: frozenset[str]) -> str:
         return head + bind + '    else:\n        <dist>.init_process_group("gloo", **alone)\n    return local_rank\n'
     rest = '    else:\n        device = <torch>.device("cpu")\n        <dist>.init_process_group("gloo", **alone)\n    return device\n'
     return head + bind + rest
+
+
+def _broadcast(options: frozenset[str]) -> str:
+    box = "[value.cpu() if <torch>.is_tensor(value) else value]" if "tensor" in options else "[value]"
+    return (
+        "def <broadcast_value>(value):\n"
+        '    """Rank 0\'s value, on every process."""\n'
+        f"    box = {box}\n"
+        "    <dist>.broadcast_object_list(box, src=0)\n"
+        "    return box[0]\n"
+    )
 
 
 def _reduce(options: frozenset[str]) -> str:
@@ -225,13 +237,6 @@ def <sync_buffers>(model):
     """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""
     for buffer in model.buffers():
         <dist>.broadcast(buffer, src=0)
-''',
-    "broadcast_value": '''
-def <broadcast_value>(value):
-    """Rank 0's value, on every process."""
-    box = [value]
-    <dist>.broadcast_object_list(box, src=0)
-    return box[0]
 ''',
     "unwrap": '''
 def <unwrap>(model):

@@ -90,6 +90,8 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
         return "the loader is made in another file"
     if known.problem:
         return known.problem
+    if any(x.call is loader.call for x in facts.roles.training_loaders):
+        return "the same DataLoader(...) makes the training loader"
     if loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
         return "it has a sampler of its own"
     if not known.is_simple and not isinstance(known.dataset, cst.Call):

@@ -68,6 +68,7 @@ class Expressions:
         self.grad: bool | None = True
         self.quiet = 0
         self.iterating: set[int] = set()
+        self.inner_frames: dict[tuple[int, int, str], Frame] = {}
         self.unsure = 0
         self.returned: list[Value] = [()]
 
@@ -79,6 +80,7 @@ class Expressions:
         """Write down what happens, unless this is a trial pass of a loop."""
         if self.quiet:
             return
+        frame = frame.home
         new = Event(kind, node, self.stmt, frame, self.grad, tuple(self.loops), len(self.log.events), obj, name, value,
                     callee, tuple(self.under), extra or {})  # fmt: skip
         self.log.events.append(new)
@@ -488,8 +490,12 @@ class Expressions:
         return (Data("any", "other", origins((obj,))),)
 
     def comprehension(self, node: cst.BaseComp, frame: Frame) -> Value:
+        if isinstance(node, (cst.DictComp, cst.ListComp)) and node.for_in.inner_for_in is None and not node.for_in.ifs:
+            elements = self.literals(self.expr(node.for_in.iter, frame))
+            if elements is not None and len(elements) <= 6:
+                return self.unrolled(node, elements, frame)
         inner = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
-        inner.entries, inner.events, inner.arguments = frame.entries, frame.events, frame.arguments
+        inner.entries, inner.events, inner.arguments, inner.home = frame.entries, frame.events, frame.arguments, frame.home
         depth = 0
         part: cst.CompFor | None = node.for_in
         while part is not None:
@@ -520,6 +526,36 @@ class Expressions:
         if isinstance(kept, (Seq, Dict)):
             kept.joined = join(kept.joined, held)
         return (kept,)
+
+    def unrolled(self, node: cst.DictComp | cst.ListComp, elements: list[Value], frame: Frame) -> Value:
+        """`{x: make(x) for x in ['train', 'val']}`: one object for each literal."""
+        keys: list[Value] = []
+        held: list[Value] = []
+        for at, element in enumerate(elements):
+            key = (id(node), id(frame), f"element {at}")
+            if key not in self.inner_frames:
+                made = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
+                made.entries, made.events, made.arguments, made.home = frame.entries, frame.events, frame.arguments, frame.home
+                self.inner_frames[key] = made
+            inner = self.inner_frames[key]
+            self.loops.append(Loop(node, frame, element, element))
+            self.bind(node.for_in.target, element, inner)
+            if isinstance(node, cst.DictComp):
+                keys.append(self.expr(node.key, inner))
+                held.append(self.expr(node.value, inner))
+            else:
+                held.append(self.expr(node.elt, inner))
+            self.loops.pop()
+        if isinstance(node, cst.ListComp):
+            return self.made(node, frame, Seq(self.site(node, frame), elements=held))
+        made_dict = Dict(self.site(node, frame))
+        for k, v in zip(keys, held, strict=True):
+            known = constants(k)
+            if known is not None and len(known) == 1:
+                made_dict.items[known[0]] = v
+            else:
+                made_dict.joined, made_dict.closed = join(made_dict.joined, v), False
+        return self.made(node, frame, made_dict)
 
     def element_of(self, obj: Obj, loop: cst.CSTNode) -> Value:
         """What iterating over an object gives."""
@@ -581,6 +617,9 @@ class Expressions:
         raise NotImplementedError
 
     def truth(self, test: Value) -> bool | None:
+        raise NotImplementedError
+
+    def literals(self, over: Value) -> list[Value] | None:
         raise NotImplementedError
 
 

@@ -72,6 +72,8 @@ class Frame:
         self.scope = scope
         self.func = func
         self.grad = grad
+        #: the function that a comprehension stands in; for a function, itself
+        self.home: Frame = self
         self.entries: list[Entry] = []
         self.events: list[Event] = []
         #: parameter -> the argument expression at the call, where there is one

@@ -123,6 +123,7 @@ class Library(Methods, Expressions):
         if role_of(module.name) == "loss-module":
             return (Data("tensor", reduced(constants(module.fields.get("reduction", ()))), known),)
         root = module.inner or module
+        module.called = module.called or not self.quiet
         if root.has_parameters:
             known |= {FromForward(root, node)}
         agg = "sample"
@@ -270,6 +271,8 @@ class Library(Methods, Expressions):
             kept.modules = list(dict.fromkeys([*kept.modules, *made.modules]))
         elif isinstance(kept, Iteration) and isinstance(made, Iteration):
             kept.of = made.of
+        elif isinstance(kept, Mode) and isinstance(made, Mode):
+            kept.grad = made.grad
 
     def unknown_call(self, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], known: frozenset[object],
                      frame: Frame) -> Value:  # fmt: skip

@@ -39,6 +39,7 @@ class LoopFacts:
     frame: Frame
     source: Source
     training: bool
+    start: Event
     accumulators: list[Accumulator] = field(default_factory=list)
     #: why the result of the loop cannot be put together from the ranks' shares, "" where it can
     problem: str = ""
@@ -62,7 +63,7 @@ def loop_facts(facts: Facts) -> list[LoopFacts]:
 
 def _analyse(facts: Facts, p: Pass, node: cst.For) -> LoopFacts:
     frame = p.start.frame
-    known = LoopFacts(p.loader, node, frame, frame.source, p.training)
+    known = LoopFacts(p.loader, node, frame, frame.source, p.training, p.start)
     inside = {id(n) for n in walk(node.body)}
     events = [e for e in frame.events if id(e.node) in inside or id(e.stmt) in inside]
     _accumulators(facts, known, events, inside)

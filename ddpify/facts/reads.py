@@ -24,6 +24,10 @@ _OTHERS = re.compile(
     r"builtins\.open|io\.open|codecs\.open|gzip\.open|numpy\.(load|loadtxt|genfromtxt)|np\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|PIL\.Image\.open"
     r"|cv2\.imread|torchvision\.io\.read_\w+|os\.(listdir|scandir)|glob\.i?glob|torchvision\.datasets\.(ImageFolder|DatasetFolder)|.*\.from_pretrained"
 )
+_FOLDERS = re.compile(r"torchvision\.datasets\.(ImageFolder|DatasetFolder)|os\.(listdir|scandir)|glob\.i?glob")
+#: What changes a folder as a whole.
+_REMOVES = re.compile(r"os\.(remove|unlink|rmdir|removedirs)")
+_MOVES = re.compile(r"os\.(remove|unlink|rename|replace|symlink|link)|shutil\.\w+")
 #: Questions to the file system whose answer may differ from rank to rank for a moment.
 _ASKS = re.compile(r"os\.path\.(exists|isfile|isdir|lexists|getsize|getmtime|islink)|os\.(listdir|access|stat|scandir)|glob\.i?glob")
 _ASKING_METHODS = frozenset({"exists", "is_file", "is_dir", "glob", "iterdir", "rglob"})
@@ -146,7 +150,10 @@ def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain
             continue
         for w in write.call.events:
             same = paths.same((read.path, event.frame), (write.path, w.frame))
-            kin = read.checkpoint and _SAVES.fullmatch(write.call.name) is not None
+            folder = _FOLDERS.fullmatch(read.call.name) is not None and _MOVES.fullmatch(write.call.name) is not None
+            kin = folder or (read.checkpoint and _SAVES.fullmatch(write.call.name) is not None)
+            if _REMOVES.fullmatch(write.call.name) and not folder:
+                continue
             if same is False or (same is None and (certain or not kin)):
                 continue
             cyclic = same is True and any(id(loop.node) in around for loops in w.all_loops() for loop in loops)

@@ -11,6 +11,7 @@ from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.values import (
     Const,
+    Dict,
     FromBatch,
     FromForward,
     FromLoop,
@@ -112,7 +113,7 @@ def root(module: Module) -> Module:
     """The module that a part belongs to, the outermost."""
     seen = {module}
     module = module.inner or module
-    while module.part_of is not None and module.part_of not in seen and module.part_of.cls is not None:
+    while module.part_of is not None and module.part_of not in seen and (module.part_of.cls is not None or module.part_of.called):
         module = module.part_of
         seen.add(module)
     return module
@@ -150,6 +151,8 @@ def _epoch_loops(roles: Roles) -> Iterator[EpochLoop]:
                     continue
                 inner = found[0]
                 outer = inner - 1
+                while outer >= 0 and flat[outer][0].element is not None:
+                    outer -= 1  # `for phase in ['train', 'val']` is no epoch loop
                 key = (id(loader), id(flat[inner][0].node), id(flat[outer][0].node) if outer >= 0 else 0)
                 if key in seen:
                     continue
@@ -188,12 +191,27 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
                 return node.value
         elif isinstance(node, cst.Attribute) and flow.values.get(node) == (obj,) and _is_plain(node):
             return source.code(node)
+    held = _in_dict(obj, frame, flow, within if within is not None else frame.node)
+    if held is not None:
+        return held
     func = frame.func
     if func is not None and func.bound is not None and func.node.params.params:
         me = func.node.params.params[0].name.value
         for name, value in getattr(func.bound, "fields", {}).items():
             if value == (obj,):
                 return f"{me}.{name}"
+    return None
+
+
+def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:
+    """`dataloaders['train']`: an object that a dict with constant keys holds."""
+    for node in walk(within):
+        if isinstance(node, cst.Name) and not _is_part(frame.source, node) and frame.scope.holder(node.value) is not None:
+            for d in flow.values.get(node, ()):
+                key = next((k for k, v in d.items.items() if v == (obj,)), None) if isinstance(d, Dict) else None
+                if isinstance(key, str):
+                    quote = "'" if f"'{key}'" in frame.source.text else '"'
+                    return f"{node.value}[{quote}{key}{quote}]"
     return None
 
 

@@ -97,11 +97,26 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
             return "a ChainDataset is a stream: it has no indices to share out"
     others = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x is not loader and x.call is loader.call]
     trains = loader in facts.roles.training_loaders
-    if any((x in facts.roles.training_loaders) != trains for x in others):
+    if any((x in facts.roles.training_loaders) != trains for x in others) and training_key(facts, loader.call) is None:
         return "the same DataLoader(...) call makes a training loader and an evaluation loader; make them in two calls"
     if dataset is None:
         return "its dataset is not among the arguments that could be followed"
     return ""
+
+
+def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
+    """The test for the training loader (`x == 'train'`) and its opposite, where one call in a comprehension over literals makes them all."""
+    made = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x.call is call]
+    comp = next((a for a in made[0].site.source.ancestors(call) if isinstance(a, (cst.DictComp, cst.ListComp))), None) if made and call is not None else None
+    if comp is None or not isinstance(comp.for_in.target, cst.Name):
+        return None
+    name = comp.for_in.target.value
+    keys = [constants(x.site.frame.scope.names.get(name, ())) for x in made if x in facts.roles.training_loaders]
+    if len(keys) != 1 or not keys[0] or len(keys[0]) != 1 or not isinstance(keys[0][0], str):
+        return None
+    quote = "'" if f"'{keys[0][0]}'" in made[0].site.source.text else '"'
+    literal = f"{quote}{keys[0][0]}{quote}"
+    return f"{name} == {literal}", f"{name} != {literal}"
 
 
 def is_distributed(obj: object) -> bool:

@@ -59,7 +59,7 @@ def kind_of(call: Outside) -> str:
     role = role_of(call.name)
     if role in ("progress", "progress-range") and not call.name.startswith("fastprogress"):
         return "bar"
-    return "writer" if role == "writer" and not call.name.startswith("tensorboard_logger") else ""
+    return "writer" if role == "writer" and call.name.endswith(("Writer", ".Logger")) else ""
 
 
 def _kind_of_method(call: Outside) -> str:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
+from ddpify.facts.phases import phase_test
 from ddpify.facts.values import Module, Wrapped
 from ddpify.source import Source, walk
 
@@ -30,6 +31,8 @@ class Raw:
     what: str
     #: the expression holds the wrapper in one call and the module in another
     both: bool = False
+    #: the test that is true while training, where the same expression trains and evaluates
+    test: str = ""
 
 
 def find_raw(facts: Facts) -> list[Raw]:
@@ -45,12 +48,18 @@ def find_raw(facts: Facts) -> list[Raw]:
             both = any(isinstance(o, Module) for o in values) and any(isinstance(o, Wrapped) for o in values)
             found.setdefault(id(place), Raw(place, source, why, what, both))
 
+    trained = {(id(e.node), id(e.frame)): e for e in flow.log.of("forward") if isinstance(e.obj, Wrapped) and e.grad is not False and e.node in training}
     for e in flow.log.events:
         if e.kind == "forward" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Call):
             if e.grad is not False and e.node in training:
                 continue
             func = e.node.func.value if isinstance(e.node.func, cst.Attribute) and e.node.func.attr.value == "forward" else e.node.func
-            want(e, func, "evaluation", "")
+            trainer = trained.get((id(e.node), id(e.frame)))
+            test = phase_test(facts, trainer, e) if trainer is not None else None
+            if test is not None:
+                found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", test=test))
+            else:
+                want(e, func, "evaluation", "")
         elif e.kind == "attribute" and isinstance(e.obj, Wrapped) and e.name not in SURFACE and isinstance(e.node, cst.Attribute):
             want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
         elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):

@@ -29,7 +29,7 @@ _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     (r"shutil\.(copy|copy2|copyfile|copytree|move)", 1, ("dst",)),
     (r"os\.(rename|replace|symlink|link|renames)", 1, ("dst",)),
     (r"os\.(remove|unlink|rmdir|removedirs|truncate|mkfifo)", 0, ("path", "name")),
-    (r"tensorboard_logger\.\w+", 0, ()),
+    (r"tensorboard_logger\.(?!Logger\b)\w+", 0, ()),
 )
 #: What opens a file: place of the path, place of the mode (None: it always writes).
 _OPENERS: tuple[tuple[str, int, int | None], ...] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 
-from ddpify.edits import AddHelper, Append, Edit, Surround
+from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.unwrapping import Raw, find_raw
@@ -15,6 +15,9 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
 def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
     """`.module` behind the expression; where it holds the module itself in another call, `unwrap(...)` around it."""
+    if raw.test:
+        code = raw.source.code(raw.node)
+        return (Replace(raw.source, raw.node, f"({code} if {raw.test} else {code}.module)"),)
     if not raw.both:
         return (Append(raw.source, raw.node, ".module"),)
     return Surround(raw.source, raw.node, f"{facts.names['unwrap']}(", ")"), AddHelper(raw.source, "unwrap")

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
-from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.sharding import LoaderFacts, loader_facts, training_key
 from ddpify.facts.values import Const, constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
@@ -123,6 +123,12 @@ class LoaderWithoutSampler(Rule):
         if known.drop_last is True:
             options += ", drop_last=True"
         value = f"{facts.names['DistributedSampler']}({name}{options})"
+        key = training_key(facts, known.call)
+        if key is not None and any(x.call is known.call for x in facts.roles.evaluation_loaders):
+            # {x: DataLoader(sets[x], shuffle=True) for x in ["train", "val"]}: the others keep their own order
+            shuffled = known.source.code(known.shuffle) if known.shuffle is not None else "False"
+            both = key[1] if shuffled == "True" else f"{shuffled} and {key[1]}"
+            value = f"{value} if {key[0]} else None" + (f", shuffle={both}" if shuffled != "False" else "")
         edits.extend(set_sampler(known, value))
         edits.append(AddImport(source, "DistributedSampler"))
         if known.drop_last:
@@ -170,7 +176,7 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     """The dataset as a name; where it is made inside the call it gets a statement of its own, under main_process_first if it downloads."""
     source = known.source
     assert known.dataset is not None
-    if known.is_simple:
+    if known.is_simple or isinstance(known.dataset, cst.Subscript):
         return source.code(known.dataset), []
     name = facts.names.fresh(name)
     downloads = any(

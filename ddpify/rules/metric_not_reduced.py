@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import libcst as cst
 
@@ -10,6 +11,7 @@ from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surro
 from ddpify.facts import Facts
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import Accumulator, LoopFacts, loop_facts
+from ddpify.facts.phases import phase_test
 from ddpify.facts.roles import expression_for
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing, origins
@@ -58,15 +60,37 @@ class MetricNotReduced(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting:
-            return
+        if facts.converting:
+            yield from self.find(facts)
+
+    def phase(self, facts: Facts, loop: LoopFacts) -> str | None:
+        """Where the same loop evaluates in full in another phase: the test that is true while training."""
+        loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
+        other = next((lp for lp in loops if lp.node is loop.node and not lp.training), None)
+        if not loop.training or other is None:
+            return ""
+        return phase_test(facts, loop.start, other.start)
+
+    def find(self, facts: Facts) -> Iterator[Finding]:
         shared = {e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.mode != "all"}  # type: ignore[attr-defined]
         done: set[int] = set()
         for loop in facts.cached("loops", loop_facts):  # type: ignore[attr-defined]
             if id(loop.node) in done or loop.source is not facts.source or not (loop.training or loop.loader in shared):
                 continue
             done.add(id(loop.node))
-            yield from self.reduce(facts, loop)
+            test = self.phase(facts, loop)
+            if test is None:
+                yield self.finding(loop.source, loop.node, "the same loop trains and evaluates, and nothing was found that tells the two apart", refuse=True)
+                continue
+            for f in self.reduce(facts, loop):
+                yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+
+    def only(self, edit: Edit, test: str, loop: LoopFacts) -> Edit:
+        """The reduction of a loop that also evaluates in full: while training only."""
+        if isinstance(edit, InsertAfter):
+            unit = loop.source.module.default_indent
+            return replace(edit, lines=(f"if {test}:\n" + "\n".join(unit + line for line in edit.lines),))
+        return edit
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
         sums = [a for a in loop.accumulators if a.read_after and a.fresh]
@@ -89,7 +113,7 @@ class MetricNotReduced(Rule):
         line = f"{left} = {facts.names['all_reduce_sum']}({', '.join(values)})"
         edits: list[Edit] = [InsertAfter(loop.source, loop.node, (line,)), *more, AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
                              AddImport(loop.source, "dist")]  # fmt: skip
-        if loop.training:
+        if loop.training and not self.phase(facts, loop):
             edits.extend(self.denominators(facts, loop, sums))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
         yield self.finding(loop.source, loop.node, f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks", *edits,

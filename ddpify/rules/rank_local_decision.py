@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import Const, FromBatch, Loader, Scheduler, Value, origins
+from ddpify.facts.values import Const, FromBatch, Loader, Scheduler, Value, data_of, origins
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
 
@@ -74,9 +74,12 @@ class RankLocalDecision(Rule):
                 if bind is None or (id(bind.stmt), bind.name) in done or bind.frame.source is not facts.source:
                     continue
                 done.add((id(bind.stmt), bind.name))
+                known = data_of(bind.value)
+                number = known is not None and known.form in ("int", "float", "number", "bool", "str")
+                helper = AddHelper(facts.source, "broadcast_value", frozenset() if number else frozenset({"tensor"}))
                 text = f"{bind.name} = {facts.names['broadcast_value']}({bind.name})"
                 yield self.finding(facts.source, bind.stmt, f"all ranks go by rank 0's `{bind.name}`", InsertAfter(facts.source, bind.stmt, (text,)),
-                                   AddHelper(facts.source, "broadcast_value"), reason="it decides, and every rank computes it for itself")  # fmt: skip
+                                   helper, reason="it decides, and every rank computes it for itself")  # fmt: skip
 
     def decisions(self, facts: Facts) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.Name]]]:
         """Tests of `if` and `while` that lead to more than output, and arguments of scheduler.step."""
@@ -100,6 +103,6 @@ class RankLocalDecision(Rule):
         """The statement that computes a name in the deciding function from the evaluation: not a loop's own sum, and no copy (`best = value`)."""
         place = frame.source.span(name).start
         binds = [e for e in facts.flow.log.of("bind") if e.frame is frame and e.name == name.value and isinstance(e.stmt, cst.Assign)
-                 and frame.source.span(e.stmt).start < place and self.depends(e.value, replicated) and any(isinstance(n, cst.Call) for n in walk(e.stmt.value))]  # fmt: skip
+                 and frame.source.span(e.stmt).start < place and self.depends(e.value, replicated) and not isinstance(e.stmt.value, (cst.Name, cst.Integer, cst.Float))]  # fmt: skip
         outside = [b for b in binds if not any(id(o) in replicated for lo in b.loops for o in loaders_in(lo.iterates))]
         return outside[-1] if outside else None
