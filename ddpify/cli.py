@@ -64,8 +64,12 @@ def cli() -> None:
 @click.option("--diff", "diff", is_flag=True, help="Show what would change.")
 @click.option("--check", is_flag=True, help="Only say whether it would change (exit code 1).")
 @_format
-@click.option("--global-batch", type=click.Choice(["scale", "keep"]), default="scale",
-              help="scale: batch_size per process (default); keep: divide it by the number of processes.")  # fmt: skip
+@click.option(
+    "--global-batch",
+    type=click.Choice(["scale", "keep"]),
+    default="scale",
+    help="scale: batch_size per process (default); keep: divide it by the number of processes.",
+)
 @click.option(
     "--verify", "verifying", is_flag=True, help="Run the result on ranks; ARGS behind `--` are the script's own."
 )

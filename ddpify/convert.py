@@ -44,7 +44,9 @@ class Conversion:
         """A unified diff from the input to the result."""
         before, after = lines_of(self.source.text), lines_of(self.text)
         lines = difflib.unified_diff(before, after, str(self.source.path), to or str(self.source.path))
-        return "".join(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines)
+        return "".join(
+            line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines
+        )
 
 
 def lines_of(text: str) -> list[str]:
@@ -112,10 +114,24 @@ def import_run(source: Source) -> list[cst.CSTNode]:
     """The import statements at the top; where code stands before them, the first run of imports that has torch in it."""
     runs: list[list[cst.CSTNode]] = [[]]
     for line in source.module.body:
-        imports = isinstance(line, cst.SimpleStatementLine) and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in line.body)
-        doc = isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Expr) and isinstance(line.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
-        guarded = isinstance(line, cst.Try) and any(isinstance(n, (cst.Import, cst.ImportFrom)) for n in walk(line)) and len(list(walk(line))) < 40
-        dunder = isinstance(line, cst.SimpleStatementLine) and isinstance(line.body[0], cst.Assign) and "__" in source.code(line.body[0].targets[0])
+        imports = isinstance(line, cst.SimpleStatementLine) and all(
+            isinstance(s, (cst.Import, cst.ImportFrom)) for s in line.body
+        )
+        doc = (
+            isinstance(line, cst.SimpleStatementLine)
+            and isinstance(line.body[0], cst.Expr)
+            and isinstance(line.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
+        )
+        guarded = (
+            isinstance(line, cst.Try)
+            and any(isinstance(n, (cst.Import, cst.ImportFrom)) for n in walk(line))
+            and len(list(walk(line))) < 40
+        )
+        dunder = (
+            isinstance(line, cst.SimpleStatementLine)
+            and isinstance(line.body[0], cst.Assign)
+            and "__" in source.code(line.body[0].targets[0])
+        )
         if imports:
             assert isinstance(line, cst.SimpleStatementLine)
             runs[-1].append(line.body[-1])
@@ -146,8 +162,16 @@ def add_import(rewriter: Rewriter, run: list[cst.CSTNode], line: str) -> None:
     if module.split(".")[0] == "torch":
         family = [s for s in plain if re.match(r"(import|from)\s+torch\b", source.code(s))]
         if line.startswith("import torch.distributed") or line == "import torch":
-            heads = [s for s in family if source.code(s) == "import torch"] or [s for s in family if isinstance(s, cst.Import)][-1:] or family[:1]
-            anchor = heads[-1] if heads and line != "import torch" else (family[0] if family else plain[-1] if plain else run[-1])
+            heads = (
+                [s for s in family if source.code(s) == "import torch"]
+                or [s for s in family if isinstance(s, cst.Import)][-1:]
+                or family[:1]
+            )
+            anchor = (
+                heads[-1]
+                if heads and line != "import torch"
+                else (family[0] if family else plain[-1] if plain else run[-1])
+            )
             if line == "import torch":
                 at = rewriter.head(anchor, comments=False)
                 rewriter.change(at, at, line + nl, 1)
@@ -187,7 +211,9 @@ def self_check(conversion: Conversion) -> None:
         compile(conversion.text, str(source.path), "exec", dont_inherit=True)
     except SyntaxError as error:
         line = (error.text or "").strip()
-        raise Refused(f"{source.path}: the conversion would not compile (`{line}`): an internal error, nothing was written") from None
+        raise Refused(
+            f"{source.path}: the conversion would not compile (`{line}`): an internal error, nothing was written"
+        ) from None
     result = Source(source.path, conversion.data)
     for finding in lint_source(result):
         if finding.severity is Severity.ERROR:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
 
 import libcst as cst
 
@@ -124,4 +123,17 @@ class AddHelper:
     options: frozenset[str] = field(default_factory=frozenset)
 
 
-Edit = Union[Replace, Append, Surround, SetArgument, DropArguments, Hoist, InsertBefore, InsertAfter, Guard, Delete, AddImport, AddHelper]
+Edit = (
+    Replace
+    | Append
+    | Surround
+    | SetArgument
+    | DropArguments
+    | Hoist
+    | InsertBefore
+    | InsertAfter
+    | Guard
+    | Delete
+    | AddImport
+    | AddHelper
+)

@@ -33,11 +33,16 @@ _IMPORTS = {
     "torch": ("torch", "import torch"),
     "os": ("os", "import os"),
     "dist": ("torch.distributed", "import torch.distributed as dist"),
-    "DDP": ("torch.nn.parallel.DistributedDataParallel", "from torch.nn.parallel import DistributedDataParallel as DDP"),
-    "DistributedSampler": ("torch.utils.data.distributed.DistributedSampler",
-                           "from torch.utils.data.distributed import DistributedSampler"),
+    "DDP": (
+        "torch.nn.parallel.DistributedDataParallel",
+        "from torch.nn.parallel import DistributedDataParallel as DDP",
+    ),
+    "DistributedSampler": (
+        "torch.utils.data.distributed.DistributedSampler",
+        "from torch.utils.data.distributed import DistributedSampler",
+    ),
     "contextmanager": ("contextlib.contextmanager", "from contextlib import contextmanager"),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -148,9 +153,10 @@ def _setup(options: frozenset[str]) -> str:
         )
     returned = "this process's GPU" if "index" in options else "this process's device"
     head = (
-        f"def <setup_distributed>({'use_accel' if 'accelerator' in options else 'use_cuda'}):\n" if "flag" in options
+        f"def <setup_distributed>({'use_accel' if 'accelerator' in options else 'use_cuda'}):\n"
+        if "flag" in options
         else "def <setup_distributed>():\n"
-    )  # fmt: skip
+    )
     head += f'    """Join the process group that torchrun describes (alone under plain python); return {returned}."""\n'
     head += '    local_rank = int(<os>.environ.get("LOCAL_RANK", 0))\n' + alone
     if "accelerator" in options:
@@ -210,10 +216,10 @@ def _reduce(options: frozenset[str]) -> str:
 
 
 _TEXTS = {
-    "is_main_process": '''
+    "is_main_process": """
 def <is_main_process>():
     return int(<os>.environ.get("RANK", 0)) == 0
-''',
+""",
     "main_process_first": '''
 @<contextmanager>
 def <main_process_first>():
@@ -238,8 +244,8 @@ def <sync_buffers>(model):
     for buffer in model.buffers():
         <dist>.broadcast(buffer, src=0)
 ''',
-    "unwrap": '''
+    "unwrap": """
 def <unwrap>(model):
     return model.module if isinstance(model, <DDP>) else model
-''',
+""",
 }

@@ -29,5 +29,7 @@ def lint_file(path: Path, *, debug: bool = False) -> list[Finding]:
 def is_distributed(facts: Facts) -> bool:
     """Whether a script joins a process group or wraps a model."""
     names = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
-    own = [e for e in facts.flow.log.of("new", "external") if e.seq < facts.flow.main_end or e.frame.source is facts.source]
+    own = [
+        e for e in facts.flow.log.of("new", "external") if e.seq < facts.flow.main_end or e.frame.source is facts.source
+    ]
     return any(isinstance(e.obj, Wrapped) or e.name in names for e in own)

@@ -36,7 +36,9 @@ class Project:
 
     def _at(self, base: Path, parts: list[str]) -> Source | None:
         place = base.joinpath(*parts)
-        candidates = [place / "__init__.py"] if not parts else [place.with_name(place.name + ".py"), place / "__init__.py"]
+        candidates = (
+            [place / "__init__.py"] if not parts else [place.with_name(place.name + ".py"), place / "__init__.py"]
+        )
         for path in candidates:
             if path in self.modules or path.is_file():
                 return self._read(path)

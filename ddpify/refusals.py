@@ -22,7 +22,7 @@ _FRAMEWORKS = {
     "ignite": 'Ignite does it: ignite.distributed.Parallel(backend="nccl")',
     "catalyst": "Catalyst's runner does it: its DistributedDataParallelEngine",
     "fastai": "fastai does it: `with learn.distrib_ctx():` and `accelerate launch`",
-    "keras": 'Keras does it: keras.distribution.DataParallel(), or torchrun with the torch backend',
+    "keras": "Keras does it: keras.distribution.DataParallel(), or torchrun with the torch backend",
     "composer": "Composer does it: `composer -n N` the script",
     "mmengine": "MMEngine does it: Runner(launcher='pytorch')",
     "mmcv": "MMCV does it: its dist_train.sh (launcher='pytorch')",
@@ -39,7 +39,9 @@ _OTHER = {
     "paddle": "a Paddle script (paddle.distributed does it there)",
     "mxnet": "an MXNet script",
 }
-_TRAINERS = re.compile(r"^(transformers|trl|setfit|sentence_transformers|peft)\.(\w+\.)*(\w*Trainer|SentenceTransformer)$")
+_TRAINERS = re.compile(
+    r"^(transformers|trl|setfit|sentence_transformers|peft)\.(\w+\.)*(\w*Trainer|SentenceTransformer)$"
+)
 _GYMS = frozenset({"gym", "gymnasium", "gym_super_mario_bros", "pettingzoo", "procgen", "dm_control", "unityagents"})
 
 
@@ -50,17 +52,23 @@ def check_convertible(facts: Facts) -> None:
     roots = {m.split(".")[0]: line for m, line in reversed(list(imports.items()))}
     if is_distributed(facts) or _uses_distributed(facts, imports):
         line = next((ln for m, ln in imports.items() if "distributed" in m), 1)
-        raise Refused(f"{source.path}:{line}: already distributed (it uses torch.distributed); `ddpify lint {source.path.name}` checks it for pitfalls")
+        raise Refused(
+            f"{source.path}:{line}: already distributed (it uses torch.distributed); `ddpify lint {source.path.name}` checks it for pitfalls"
+        )
     for module, how in _FRAMEWORKS.items():
         if module in roots:
             raise Refused(f"{source.path}:{roots[module]}: {module} drives this training; {how}")
     for name, events in facts.identifiers.items():
         if _TRAINERS.match(name):
-            raise Refused(f"{source.path}:{events[0].frame.source.line(events[0].node)}: {name.split('.')[-1]} runs the loop; "
-                          "it is distributed as it stands: `torchrun --nproc-per-node=N` the script")  # fmt: skip
+            raise Refused(
+                f"{source.path}:{events[0].frame.source.line(events[0].node)}: {name.split('.')[-1]} runs the loop; "
+                "it is distributed as it stands: `torchrun --nproc-per-node=N` the script"
+            )
     if not any(m.split(".")[0] == "torch" for s in facts.project.files() for m in imported_modules(s)):
         other = next((o for o in _OTHER if o in roots), None)
-        raise Refused(f"{source.path}: {_OTHER[other] if other else 'no PyTorch in it'}; ddpify converts PyTorch training scripts")
+        raise Refused(
+            f"{source.path}: {_OTHER[other] if other else 'no PyTorch in it'}; ddpify converts PyTorch training scripts"
+        )
     check_trains(facts, roots)
 
 
@@ -72,31 +80,56 @@ def check_trains(facts: Facts, roots: dict[str, int]) -> None:
             raise Refused(f"{source.path}:{roots[other]}: {_OTHER[other]}; ddpify converts PyTorch training scripts")
     gym = next((g for g in _GYMS if g in roots), None)
     if gym is not None:
-        raise Refused(f"{source.path}:{roots[gym]}: reinforcement learning ({gym}): the data come from an environment, not from a dataset "
-                      "that ranks could share out; run one environment per rank by hand")  # fmt: skip
+        raise Refused(
+            f"{source.path}:{roots[gym]}: reinforcement learning ({gym}): the data come from an environment, not from a dataset "
+            "that ranks could share out; run one environment per rank by hand"
+        )
     for name in ("torch.multiprocessing.Process", "multiprocessing.Process", "torch.multiprocessing.spawn"):
         if name in facts.identifiers:
             line = facts.identifiers[name][0].frame.source.line(facts.identifiers[name][0].node)
-            raise Refused(f"{source.path}:{line}: this script starts training processes of its own ({name}); torchrun starts them in DDP")
-    parallel = [e for n in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel") for e in facts.identifiers.get(n, ()) if e.seq < facts.flow.main_end]
+            raise Refused(
+                f"{source.path}:{line}: this script starts training processes of its own ({name}); torchrun starts them in DDP"
+            )
+    parallel = [
+        e
+        for n in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
+        for e in facts.identifiers.get(n, ())
+        if e.seq < facts.flow.main_end
+    ]
     if parallel:
-        raise Refused(f"{parallel[0].frame.source.path}:{parallel[0].frame.source.line(parallel[0].node)}: nn.DataParallel is not taken out by this "
-                      "version; take it out (and `.module` with it), then convert")  # fmt: skip
+        raise Refused(
+            f"{parallel[0].frame.source.path}:{parallel[0].frame.source.line(parallel[0].node)}: nn.DataParallel is not taken out by this "
+            "version; take it out (and `.module` with it), then convert"
+        )
     if roles.backwards and roles.backwards[0].seq >= facts.flow.main_end:
         event = roles.backwards[0]
         name = event.frame.func.name if event.frame.func is not None else "the training code"
-        raise Refused(f"{event.frame.source.path}:{event.frame.source.line(event.node)}: `{name}` trains, but nothing calls it when the script is run")
+        raise Refused(
+            f"{event.frame.source.path}:{event.frame.source.line(event.node)}: `{name}` trains, but nothing calls it when the script is run"
+        )
     if not roles.backwards:
-        kind = "it only loads and applies a model (inference)" if any(n in facts.identifiers for n in ("torch.load", "torch.no_grad")) else "nothing trains in it"
-        raise Refused(f"{source.path}: no training loop was found (no .backward() is reached): {kind}; give the script that trains")
+        kind = (
+            "it only loads and applies a model (inference)"
+            if any(n in facts.identifiers for n in ("torch.load", "torch.no_grad"))
+            else "nothing trains in it"
+        )
+        raise Refused(
+            f"{source.path}: no training loop was found (no .backward() is reached): {kind}; give the script that trains"
+        )
 
 
 def _uses_distributed(facts: Facts, imports: dict[str, int]) -> bool:
     # helpers of other files may ask `dist.get_world_size()` when a group is initialised: that alone makes nothing distributed
     own = {e.name for e in facts.flow.log.of("external") if e.frame.source is facts.source}
-    if any(n.startswith("torch.distributed.") and n.rsplit(".", 1)[-1] not in ("is_available", "is_initialized") for n in own):
+    if any(
+        n.startswith("torch.distributed.") and n.rsplit(".", 1)[-1] not in ("is_available", "is_initialized")
+        for n in own
+    ):
         return True
-    return any(m.startswith(("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairscale", "oneflow")) for m in imports)
+    return any(
+        m.startswith(("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairscale", "oneflow"))
+        for m in imports
+    )
 
 
 def imported_modules(source: Source) -> dict[str, int]:

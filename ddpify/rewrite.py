@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -58,7 +59,9 @@ class Rewriter:
 
     def apply(self, edits: list[Edit]) -> str:
         """The new text of the file."""
-        self.breaks_before = {e.node for e in edits if isinstance(e, InsertBefore)} | {e.before for e in edits if isinstance(e, Hoist)}
+        self.breaks_before = {e.node for e in edits if isinstance(e, InsertBefore)} | {
+            e.before for e in edits if isinstance(e, Hoist)
+        }
         self.breaks_after = {e.node for e in edits if isinstance(e, InsertAfter)}
         self.guards([e for e in edits if isinstance(e, Guard)])
         for edit in edits:
@@ -91,14 +94,20 @@ class Rewriter:
     def hoist(self, edit: Hoist) -> None:
         """Move an expression, with the changes inside it, into a statement of its own; what guards indent stays behind."""
         span = self.source.span(edit.node)
-        inner = [c for c in self.changes if span.start <= c.start and c.end <= span.end and (span.start < c.start < span.end or c.end > c.start)]
+        inner = [
+            c
+            for c in self.changes
+            if span.start <= c.start and c.end <= span.end and (span.start < c.start < span.end or c.end > c.start)
+        ]
         self.changes = [c for c in self.changes if c not in inner]
         moved = [c for c in inner if not (c.text == self.unit and c.order[0] == -9)]
         text = _apply(self.source.text, moved, span.start, span.end)
         indent = self.indent_of(edit.before)
         lines = text.split(self.nl)
         base = len(indent)
-        text = "\n".join([lines[0], *(line[base:] if line[:base].strip() == "" else line.lstrip() for line in lines[1:])])
+        text = "\n".join(
+            [lines[0], *(line[base:] if line[:base].strip() == "" else line.lstrip() for line in lines[1:])]
+        )
         self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)))
         self.change(span.start, span.end, edit.name)
 
@@ -114,12 +123,20 @@ class Rewriter:
         taken: list[tuple[int, int]] = []
         # what is replaced as a whole takes the changes inside it with it
         whole = [(c.start, c.end) for c in self.changes if c.end > c.start]
-        self.changes = [c for c in self.changes if not any(s <= c.start and c.end <= e and (s, e) != (c.start, c.end) and
-                                                           (s < c.start < e or c.end > c.start) for s, e in whole)]  # fmt: skip
+        self.changes = [
+            c
+            for c in self.changes
+            if not any(
+                s <= c.start and c.end <= e and (s, e) != (c.start, c.end) and (s < c.start < e or c.end > c.start)
+                for s, e in whole
+            )
+        ]
         # from the end to the start; of several at one place the first written stands first, insertions before what they precede
         for c in sorted(self.changes, key=lambda c: (c.start, c.end > c.start, c.order), reverse=True):
             if c.end > c.start and any(s < c.end and c.start < e for s, e in taken):
-                raise Conflict(f"{self.source.path}:{self.source.line_at(c.start)}: two edits want the same text (internal error)")
+                raise Conflict(
+                    f"{self.source.path}:{self.source.line_at(c.start)}: two edits want the same text (internal error)"
+                )
             if c.end > last and c.end > c.start:
                 raise Conflict(f"{self.source.path}:{self.source.line_at(c.start)}: edits overlap (internal error)")
             text = text[: c.start] + c.text + text[c.end :]
@@ -170,7 +187,7 @@ class Rewriter:
         elif plain:
             end = self.argument_span(plain[-1])[1]
             start = self.argument_span(plain[-1])[0]
-            before = self.source.text[: start]
+            before = self.source.text[:start]
             line = before[self.source.line_start(self.source.line_at(start)) :]
             own_line = len(plain) > 1 and not line.strip()
             self.change(end, end, f",{self.nl}{line}{new}" if own_line else f", {new}")
@@ -219,7 +236,7 @@ class Rewriter:
             start = self.source.span(smalls[0]).start
             colon = self.source.text.rindex(":", 0, start) + 1
             self.change(colon, start, self.nl + indent)
-        for one, two in zip(smalls, smalls[1:], strict=False):
+        for one, two in itertools.pairwise(smalls):
             self.change(self.source.span(one).end, self.source.span(two).start, self.nl + indent)
 
     def head(self, stmt: cst.CSTNode, comments: bool = True) -> int:
@@ -316,8 +333,15 @@ class Rewriter:
         runs: dict[int, list[cst.CSTNode]] = defaultdict(list)
         for node in sorted(kept, key=self.start):
             previous = self.previous(node) if node not in self.breaks_before else None
-            previous = None if previous in self.breaks_after or (previous is not None and self.far(previous, node)) else previous
-            run = next((r for r in runs.values() if previous is not None and r[-1] is previous and kept[r[-1]] == kept[node]), None)
+            previous = (
+                None
+                if previous in self.breaks_after or (previous is not None and self.far(previous, node))
+                else previous
+            )
+            run = next(
+                (r for r in runs.values() if previous is not None and r[-1] is previous and kept[r[-1]] == kept[node]),
+                None,
+            )
             if run is not None:
                 run.append(node)
             else:

@@ -21,9 +21,34 @@ from ddpify.errors import DdpifyError
 
 _NEWLINE = re.compile(r"\r\n?|\n")
 #: Fields of libcst nodes that hold white space or punctuation: never code.
-_LAYOUT = ("whitespace", "lpar", "rpar", "leading", "header", "footer", "comma", "semicolon", "lines_after", "equal",
-           "lbracket", "rbracket", "lbrace", "rbrace", "first_line", "last_line", "trailing", "indent", "colon", "dot",
-           "newline", "comment", "star", "asname_", "posonly_ind", "operator")
+_LAYOUT = (
+    "whitespace",
+    "lpar",
+    "rpar",
+    "leading",
+    "header",
+    "footer",
+    "comma",
+    "semicolon",
+    "lines_after",
+    "equal",
+    "lbracket",
+    "rbracket",
+    "lbrace",
+    "rbrace",
+    "first_line",
+    "last_line",
+    "trailing",
+    "indent",
+    "colon",
+    "dot",
+    "newline",
+    "comment",
+    "star",
+    "asname_",
+    "posonly_ind",
+    "operator",
+)
 _CODE = frozenset({"star_arg", "star_kwarg"})
 
 
@@ -39,11 +64,7 @@ class Span:
 
 @functools.cache
 def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    return tuple(
-        f.name
-        for f in dataclasses.fields(kind)
-        if f.name in _CODE or not f.name.startswith(_LAYOUT)
-    )
+    return tuple(f.name for f in dataclasses.fields(kind) if f.name in _CODE or not f.name.startswith(_LAYOUT))
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -78,7 +99,9 @@ class Source:
         try:
             self.text = data.decode("utf-8-sig" if self.bom else self.encoding)
         except UnicodeDecodeError as error:
-            raise DdpifyError(f"{path}: not {self.encoding} text (byte {error.start}); ddpify reads Python source") from error
+            raise DdpifyError(
+                f"{path}: not {self.encoding} text (byte {error.start}); ddpify reads Python source"
+            ) from error
         except LookupError as error:
             raise DdpifyError(f"{path}: unknown encoding {self.encoding!r} in its coding line") from error
         self.module = _parse(path, self.text)
@@ -133,7 +156,11 @@ class Source:
         found: list[str] = []
         while line > 1 and not indent.strip():
             above = self.text[self.line_start(line - 1) : self.line_start(line)]
-            if not above.startswith(indent + "#") or above.startswith("#!") or re.match(r"\s*# In\[|\s*#.*coding[:=]", above):
+            if (
+                not above.startswith(indent + "#")
+                or above.startswith("#!")
+                or re.match(r"\s*# In\[|\s*#.*coding[:=]", above)
+            ):
                 break
             found.insert(0, above)
             line -= 1
@@ -156,7 +183,10 @@ def check_compiles(source: Source) -> None:
         compile(source.text, str(source.path), "exec", dont_inherit=True)
     except SyntaxError as error:
         line = error.lineno or 1
-        said = _python2(source.text, line) or f"syntax error for Python {sys.version_info[0]}.{sys.version_info[1]} ({error.msg})"
+        said = (
+            _python2(source.text, line)
+            or f"syntax error for Python {sys.version_info[0]}.{sys.version_info[1]} ({error.msg})"
+        )
         raise DdpifyError(f"{source.path}:{line}:{error.offset or 1}: {said}") from None
     except ValueError as error:
         raise DdpifyError(f"{source.path}: not Python source ({error})") from None
@@ -165,7 +195,9 @@ def check_compiles(source: Source) -> None:
 def read_source(path: Path) -> Source:
     """Read a file; every way in which that can fail is one sentence."""
     if path.suffix == ".ipynb":
-        raise DdpifyError(f"{path}: a notebook; turn it into a script first (`jupyter nbconvert --to script {path.name}`), then convert that")
+        raise DdpifyError(
+            f"{path}: a notebook; turn it into a script first (`jupyter nbconvert --to script {path.name}`), then convert that"
+        )
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -108,9 +108,10 @@ def _lines(events: list[Event], facts: Facts) -> str:
 def _trained(facts: Facts) -> Iterator[Row]:
     for module in facts.roles.trained:
         reached = [
-            e for e in facts.roles.backwards
+            e
+            for e in facts.roles.backwards
             if any(isinstance(o, FromForward) and root(o.module) is module for o in origins(e.value))
-        ]  # fmt: skip
+        ]
         yield from _made(module, f"{module.evidence}; its output reaches .backward() at {_lines(reached, facts)}")
 
 

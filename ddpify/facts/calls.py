@@ -68,8 +68,9 @@ class Calls(Library):
                 return
         given.append((None, join(*(self.element_of(o, self.stmt) for o in value)) if value else UNKNOWN))
 
-    def call_object(self, obj: Obj, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value],
-                    frame: Frame) -> Value:  # fmt: skip
+    def call_object(
+        self, obj: Obj, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value], frame: Frame
+    ) -> Value:
         match obj:
             case Func():
                 return self.call_function(obj, given, named, node, frame)
@@ -78,7 +79,7 @@ class Calls(Library):
             case Ext():
                 return self.outside(obj, node, given, named, splats, frame)
             case Module() | Wrapped():
-                return self.forward(obj, node, [g for g in (*given, *named.values())], frame)
+                return self.forward(obj, node, [*given, *named.values()], frame)
             case Method():
                 return self.method(obj, node, given, named, frame)
             case Thing(module=Module() as by_use):
@@ -89,9 +90,14 @@ class Calls(Library):
         self.callbacks(given, named, node, frame)
         return (Data("any", "other", known),)
 
-    def call_members(self, member: Value, obj: Obj, given: list[Given], named: dict[str, Given], node: cst.CSTNode,
-                     frame: Frame) -> Value:  # fmt: skip
-        results = [self.call_function(self.bound(m, obj, node), given, named, node, frame) for m in member if isinstance(m, Func)]
+    def call_members(
+        self, member: Value, obj: Obj, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame
+    ) -> Value:
+        results = [
+            self.call_function(self.bound(m, obj, node), given, named, node, frame)
+            for m in member
+            if isinstance(m, Func)
+        ]
         return join(*results) if results else UNKNOWN
 
     def super_call(self, node: cst.Call, frame: Frame) -> Value | None:
@@ -110,7 +116,9 @@ class Calls(Library):
 
     # -- functions ----------------------------------------------------------------------------------------
 
-    def call_function(self, func: Func, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> Value:
+    def call_function(
+        self, func: Func, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame
+    ) -> Value:
         self.followed.add(func.node)
         known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
         if func.node in self.stack or len(self.stack) > _DEPTH or self.budget < 0:
@@ -133,13 +141,19 @@ class Calls(Library):
 
     def memo_key(self, func: Func, params: dict[str, Value], grad: bool | None) -> object:
         held = tuple((n, v) for n, v in params.items())
-        state = tuple((n, v) for n, v in func.bound.fields.items()) if isinstance(func.bound, (Instance, Module)) else ()
+        state = (
+            tuple((n, v) for n, v in func.bound.fields.items()) if isinstance(func.bound, (Instance, Module)) else ()
+        )
         return (id(func.node), id(func.bound), id(func.scope), held, state, grad, bool(self.quiet), self.version())
 
     def version(self) -> object:
         """What the functions of the project can see of the outside: the globals that hold objects."""
         frame = self.modules.get(self.project.entry)
-        return tuple(v for v in frame.scope.names.values() if v and not isinstance(v[0], (Data, Const, Ext, Func, Class))) if frame else ()
+        return (
+            tuple(v for v in frame.scope.names.values() if v and not isinstance(v[0], (Data, Const, Ext, Func, Class)))
+            if frame
+            else ()
+        )
 
     def inner_grad(self, func: Func) -> bool | None:
         for name in func.decorators:
@@ -148,7 +162,9 @@ class Calls(Library):
                 return role == "grad-on"
         return self.grad
 
-    def new_frame(self, func: Func, params: dict[str, Value], nodes: dict[str, cst.BaseExpression | None], grad: bool | None) -> Frame:
+    def new_frame(
+        self, func: Func, params: dict[str, Value], nodes: dict[str, cst.BaseExpression | None], grad: bool | None
+    ) -> Frame:
         scope = Scope(func.source, func.scope, func.node)
         scope.names.update(params)
         new = Frame(func.source, scope, func, grad)
@@ -178,7 +194,9 @@ class Calls(Library):
     def block(self, body: object, frame: Frame) -> bool:
         raise NotImplementedError
 
-    def parameters(self, func: Func, given: list[Given], named: dict[str, Given]) -> tuple[dict[str, Value], dict[str, cst.BaseExpression | None]]:
+    def parameters(
+        self, func: Func, given: list[Given], named: dict[str, Given]
+    ) -> tuple[dict[str, Value], dict[str, cst.BaseExpression | None]]:
         """Arguments to parameters, by position, by name and by default."""
         p = func.node.params
         names = [x.name.value for x in (*p.posonly_params, *p.params)]
@@ -204,7 +222,9 @@ class Calls(Library):
         if p.star_kwarg is not None:
             extra = {k: v for k, (_, v) in named.items() if k not in every}
             key = (id(func.node), len(self.stack), "kwargs" + ",".join(sorted(extra)))
-            held = self.sites.setdefault(key, Dict(self.site(func.node, self.modules[self.project.entry]), items=dict(extra)))
+            held = self.sites.setdefault(
+                key, Dict(self.site(func.node, self.modules[self.project.entry]), items=dict(extra))
+            )
             values[p.star_kwarg.name.value] = (held,)
         return values, nodes
 
@@ -225,8 +245,15 @@ class Calls(Library):
 
     # -- classes --------------------------------------------------------------------------------------------
 
-    def instantiate(self, cls: Class, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame,
-                    splats: list[Value] | None = None) -> Value:  # fmt: skip
+    def instantiate(
+        self,
+        cls: Class,
+        given: list[Given],
+        named: dict[str, Given],
+        node: cst.CSTNode,
+        frame: Frame,
+        splats: list[Value] | None = None,
+    ) -> Value:
         self.followed.add(cls.node)
         bases = cls.outside()
         loader = next((b for b in bases if role_of(b) == "loader"), None)
@@ -254,9 +281,11 @@ class Calls(Library):
         """A dataclass: its annotated names are its fields."""
         names = [
             s.target.value
-            for line in cls.node.body.body if isinstance(line, cst.SimpleStatementLine)
-            for s in line.body if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)
-        ]  # fmt: skip
+            for line in cls.node.body.body
+            if isinstance(line, cst.SimpleStatementLine)
+            for s in line.body
+            if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)
+        ]
         for name, (_, value) in zip(names, given, strict=False):
             obj.fields[name] = value
         obj.fields.update({k: v for k, (_, v) in named.items()})
@@ -267,7 +296,9 @@ class Calls(Library):
         outside = {b for b in obj.cls.outside() if b != "torch.nn.Module"} if obj.cls is not None else set()
         held = any(isinstance(p, Module) and (p.has_parameters or p.name == "") for p in parts)
         held = held or any(isinstance(p, Thing) and p.name == "parameter" for p in parts)
-        held = held or any(isinstance(p, (Seq, Dict)) and p for p in parts) or any(role_of(b) == "module" for b in outside)
+        held = (
+            held or any(isinstance(p, (Seq, Dict)) and p for p in parts) or any(role_of(b) == "module" for b in outside)
+        )
         obj.has_parameters = held or any(isinstance(p, Data) and not p.origins and p.form == "any" for p in parts)
 
     def instantiate_uncalled(self, cls: Class, frame: Frame) -> None:
@@ -293,12 +324,21 @@ def assigned_names(node: cst.CSTNode) -> frozenset[str]:
     for inner in walk(node):
         target = None
         match inner:
-            case cst.AssignTarget(target=target) | cst.AnnAssign(target=target) | cst.AugAssign(target=target) | cst.For(target=target):
+            case (
+                cst.AssignTarget(target=target)
+                | cst.AnnAssign(target=target)
+                | cst.AugAssign(target=target)
+                | cst.For(target=target)
+            ):
                 pass
             case cst.AsName(name=target) | cst.NamedExpr(target=target):
                 pass
         if target is not None:
-            found |= {n.value for n in walk(target) if isinstance(n, cst.Name)} if not isinstance(target, (cst.Attribute, cst.Subscript)) else set()
+            found |= (
+                {n.value for n in walk(target) if isinstance(n, cst.Name)}
+                if not isinstance(target, (cst.Attribute, cst.Subscript))
+                else set()
+            )
     return frozenset(found)
 
 

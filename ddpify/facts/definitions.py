@@ -186,9 +186,7 @@ def references(tree: cst.CSTNode, name: str) -> Iterator[cst.Name]:
         if isinstance(node, cst.Name):
             if node.value == name:
                 yield node
-        elif isinstance(node, cst.Attribute):
-            yield from references_in(node.value, name)
-        elif isinstance(node, cst.Arg):
+        elif isinstance(node, (cst.Attribute, cst.Arg)):
             yield from references_in(node.value, name)
         elif not (isinstance(node, (cst.FunctionDef, cst.Lambda)) and _hides(node, name)):
             yield from references(node, name)
@@ -206,7 +204,9 @@ def references_in(node: cst.CSTNode, name: str) -> Iterator[cst.Name]:
 def _hides(func: cst.FunctionDef | cst.Lambda, name: str) -> bool:
     if any(p.name.value == name for p in _params(func)):
         return True
-    outer = any(isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == name for i in n.names) for n in walk(func))
+    outer = any(
+        isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == name for i in n.names) for n in walk(func)
+    )
     return not outer and name in assigned_names(func)
 
 

@@ -80,7 +80,11 @@ def device_choices(facts: Facts) -> list[DeviceChoice]:
     used = {id(o.node) for _, v in device_uses(facts) for o in v if isinstance(o, Const) and o.node is not None}
     groups: dict[tuple[int, str], list[Event]] = {}
     for e in facts.flow.log.of("bind", "set"):
-        if e.seq >= facts.flow.main_end or not is_device(e.value, used) or not isinstance(e.stmt, (cst.Assign, cst.AnnAssign)):
+        if (
+            e.seq >= facts.flow.main_end
+            or not is_device(e.value, used)
+            or not isinstance(e.stmt, (cst.Assign, cst.AnnAssign))
+        ):
             continue
         value = e.stmt.value
         if value is None or not _chooses(facts, value):
@@ -110,7 +114,9 @@ def _choice(facts: Facts, events: list[Event], target: str) -> DeviceChoice:
     return DeviceChoice(target, source, frame, stmts, owner, form, test, mps, accelerator)
 
 
-def _form(facts: Facts, source: Source, stmts: tuple[cst.CSTNode, ...], events: list[Event]) -> tuple[cst.CSTNode, str, cst.BaseExpression | None]:
+def _form(
+    facts: Facts, source: Source, stmts: tuple[cst.CSTNode, ...], events: list[Event]
+) -> tuple[cst.CSTNode, str, cst.BaseExpression | None]:
     if len(stmts) == 1:
         stmt = stmts[0]
         value = getattr(stmt, "value", None)
@@ -188,14 +194,25 @@ def fixed_devices(facts: Facts) -> list[FixedDevice]:
             continue
         source = e.frame.source
         if e.kind == "external" and e.name == "torch.cuda.set_device":
-            found.append(FixedDevice(statement_of(source, e.node), source, "set_device", e.node.args[0].value if e.node.args else None))
+            found.append(
+                FixedDevice(
+                    statement_of(source, e.node), source, "set_device", e.node.args[0].value if e.node.args else None
+                )
+            )
             continue
         for arg in e.node.args:
             if e.kind not in ("method", "external") or arg.star:
                 continue
             known = constants(facts.flow.values.get(arg.value, ())) or []
-            fixed = isinstance(arg.value, cst.SimpleString) and any(isinstance(k, str) and re.fullmatch(r"cuda:\d+", k) for k in known)
-            number = isinstance(arg.value, cst.Integer) and e.kind == "method" and e.name in ("cuda", "to") and arg.keyword is None
+            fixed = isinstance(arg.value, cst.SimpleString) and any(
+                isinstance(k, str) and re.fullmatch(r"cuda:\d+", k) for k in known
+            )
+            number = (
+                isinstance(arg.value, cst.Integer)
+                and e.kind == "method"
+                and e.name in ("cuda", "to")
+                and arg.keyword is None
+            )
             if number and isinstance(e.obj, (Module, Data, Wrapped, Thing)):
                 found.append(FixedDevice(e.node, source, "index", arg.value))
             elif fixed and (e.name in ("to", "cuda") or (arg.keyword is not None and arg.keyword.value == "device")):

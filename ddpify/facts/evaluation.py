@@ -31,7 +31,10 @@ class Evaluation:
 def evaluations(facts: Facts) -> list[Evaluation]:
     """How each loader that is read without training can be shared."""
     loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
-    found = [_evaluation(facts, loader, tuple(lp for lp in loops if lp.loader is loader)) for loader in facts.roles.evaluation_loaders]
+    found = [
+        _evaluation(facts, loader, tuple(lp for lp in loops if lp.loader is loader))
+        for loader in facts.roles.evaluation_loaders
+    ]
     return _agree(found, loops)
 
 
@@ -42,7 +45,9 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     if reason:
         return Evaluation(loader, known, "all", reason, over)
     assert known is not None
-    per_batch = next((lp.per_batch for lp in sorted(over, key=lambda lp: lp.peeks) if lp.per_batch), "") or ("it drops its last batch" if known.drop_last is not False else "")
+    per_batch = next((lp.per_batch for lp in sorted(over, key=lambda lp: lp.peeks) if lp.per_batch), "") or (
+        "it drops its last batch" if known.drop_last is not False else ""
+    )
     if not per_batch:
         return Evaluation(loader, known, "sample", "", over)
     if size is None or known.splat is not None or known.drop_last is None:
@@ -64,12 +69,23 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
             here = set().union(*(modes[id(lp.node)] for lp in e.loops)) if e.loops else {e.mode}
             mixed = any(id(lp.node) in training or id(lp.node) in others for lp in e.loops)
             if e.mode != "all" and (mixed or "all" in here):
-                found[at] = replace(e, mode="all", reason="the same loop trains in another call" if mixed else "the same loop reads a loader that cannot be shared out")
+                found[at] = replace(
+                    e,
+                    mode="all",
+                    reason="the same loop trains in another call"
+                    if mixed
+                    else "the same loop reads a loader that cannot be shared out",
+                )
                 changed = True
             elif e.mode == "sample" and "batch" in here:
                 size = _batch_size(e.known) if e.known is not None else None
                 usable = size is not None and e.known is not None and e.known.splat is None
-                found[at] = replace(e, mode="batch" if usable else "all", reason="the same loop adds up values per batch", batch_size=size)
+                found[at] = replace(
+                    e,
+                    mode="batch" if usable else "all",
+                    reason="the same loop adds up values per batch",
+                    batch_size=size,
+                )
                 changed = True
         if not changed:
             break
@@ -79,7 +95,13 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
 def _batch_size(known: LoaderFacts) -> cst.BaseExpression | None:
     """The batch size, where it can be written a second time."""
     for at, arg in enumerate(known.call.args):
-        name = arg.keyword.value if arg.keyword is not None else LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
+        name = (
+            arg.keyword.value
+            if arg.keyword is not None
+            else LOADER_ARGUMENTS[at]
+            if not arg.star and at < len(LOADER_ARGUMENTS)
+            else ""
+        )
         if name == "batch_size":
             return arg.value
     return None

@@ -44,7 +44,9 @@ from ddpify.project import Project
 from ddpify.source import Source
 
 #: Attributes of tensors that are tensors of the same samples.
-_SAME = frozenset({"data", "T", "mT", "real", "logits", "loss", "sample", "prev_sample", "last_hidden_state", "pooler_output"})
+_SAME = frozenset(
+    {"data", "T", "mT", "real", "logits", "loss", "sample", "prev_sample", "last_hidden_state", "pooler_output"}
+)
 
 
 class Expressions:
@@ -75,14 +77,36 @@ class Expressions:
     def spend(self) -> None:
         self.budget -= 1
 
-    def event(self, kind: str, node: cst.CSTNode, frame: Frame, obj: Obj | None = None, name: str = "", value: Value = (),
-              callee: Frame | None = None, extra: dict[str, Value] | None = None) -> None:  # fmt: skip
+    def event(
+        self,
+        kind: str,
+        node: cst.CSTNode,
+        frame: Frame,
+        obj: Obj | None = None,
+        name: str = "",
+        value: Value = (),
+        callee: Frame | None = None,
+        extra: dict[str, Value] | None = None,
+    ) -> None:
         """Write down what happens, unless this is a trial pass of a loop."""
         if self.quiet:
             return
         frame = frame.home
-        new = Event(kind, node, self.stmt, frame, self.grad, tuple(self.loops), len(self.log.events), obj, name, value,
-                    callee, tuple(self.under), extra or {})  # fmt: skip
+        new = Event(
+            kind,
+            node,
+            self.stmt,
+            frame,
+            self.grad,
+            tuple(self.loops),
+            len(self.log.events),
+            obj,
+            name,
+            value,
+            callee,
+            tuple(self.under),
+            extra or {},
+        )
         self.log.events.append(new)
         frame.events.append(new)
 
@@ -201,7 +225,9 @@ class Expressions:
             case Loader():
                 return self.loader_field(obj, name)
             case Thing():
-                return obj.fields.get(name) or ((Data("any", "const"),) if obj.name == "namespace" else (Method(obj, name),))
+                return obj.fields.get(name) or (
+                    (Data("any", "const"),) if obj.name == "namespace" else (Method(obj, name),)
+                )
             case Device():
                 return (Data("str"),) if name == "type" else (Data("int", "const"),) if name == "index" else UNKNOWN
             case Data():
@@ -305,7 +331,12 @@ class Expressions:
                 obj.items[key] = join(obj.items.get(key, ()), value) if self.unsure else value
         elif isinstance(obj, Seq):
             obj.joined = join(obj.joined, value)
-            if obj.elements is not None and keys and isinstance(keys[0], int) and -len(obj.elements) <= keys[0] < len(obj.elements):
+            if (
+                obj.elements is not None
+                and keys
+                and isinstance(keys[0], int)
+                and -len(obj.elements) <= keys[0] < len(obj.elements)
+            ):
                 obj.elements[keys[0]] = value
 
     def unpack(self, targets: list[cst.BaseExpression], value: Value, frame: Frame) -> None:
@@ -347,8 +378,15 @@ class Expressions:
             form = other.form if other is not None else "any"
             return (Data("tensor" if form == "tensor" else "any", other.agg if other else "other", known),)
         tensor = "tensor" in (a.form, b.form)
-        form = "tensor" if tensor else "str" if "str" in (a.form, b.form) else a.form if a.form == b.form else (
-            "float" if {a.form, b.form} <= {"int", "float"} else "any")  # fmt: skip
+        form = (
+            "tensor"
+            if tensor
+            else "str"
+            if "str" in (a.form, b.form)
+            else a.form
+            if a.form == b.form
+            else ("float" if {a.form, b.form} <= {"int", "float"} else "any")
+        )
         if operator == "Divide" and form == "int":
             form = "float"
         return (Data(form, combined(operator, a.agg, b.agg), known, tensor and a.on_cpu and b.on_cpu),)
@@ -367,7 +405,11 @@ class Expressions:
         if isinstance(operator, cst.And):
             if known is False:
                 return one
-            return two if known is True else join((Const(False),) if self.truth(two) is False else two, (Data("bool", "const"),))
+            return (
+                two
+                if known is True
+                else join((Const(False),) if self.truth(two) is False else two, (Data("bool", "const"),))
+            )
         if known is True:
             return one
         return two if known is False else join(one, two)
@@ -390,7 +432,12 @@ class Expressions:
             if a and b and len(a) == len(b) == 1 and operator in ("Equal", "NotEqual", "Is", "IsNot"):
                 same = a[0] == b[0]
                 return (Const(same if operator in ("Equal", "Is") else not same),)
-            if b == [None] and operator in ("Is", "IsNot") and left and not any(isinstance(o, (Const, Data)) for o in left):
+            if (
+                b == [None]
+                and operator in ("Is", "IsNot")
+                and left
+                and not any(isinstance(o, (Const, Data)) for o in left)
+            ):
                 return (Const(operator == "IsNot"),)
         values = [left, *(r for _, r in rights)]
         parts = [d for d in map(data_of, values) if d is not None]
@@ -414,7 +461,9 @@ class Expressions:
         made = Seq(self.site(node, frame), elements=held, joined=joined)
         (kept,) = self.made(node, frame, made)
         if isinstance(kept, Seq) and kept is not made:
-            kept.elements, kept.joined = (held, joined) if not self.unsure else (kept.elements or held, join(kept.joined, joined))
+            kept.elements, kept.joined = (
+                (held, joined) if not self.unsure else (kept.elements or held, join(kept.joined, joined))
+            )
             if held is not None and kept.elements is not None and len(kept.elements) == len(held):
                 kept.elements = held
         return (kept,)
@@ -475,7 +524,10 @@ class Expressions:
                 return join(joined, *(elements or ())) or UNKNOWN
             case Dict(items=items, joined=joined):
                 if keys is not None:
-                    return join(*(items.get(k, ()) for k in keys), () if all(k in items for k in keys) else joined) or UNKNOWN
+                    return (
+                        join(*(items.get(k, ()) for k in keys), () if all(k in items for k in keys) else joined)
+                        or UNKNOWN
+                    )
                 return join(joined, *items.values()) or UNKNOWN
             case Data(agg="shape"):
                 return (Data("int", "size" if keys == [0] else "const", obj.origins),)
@@ -495,7 +547,12 @@ class Expressions:
             if elements is not None and len(elements) <= 6:
                 return self.unrolled(node, elements, frame)
         inner = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
-        inner.entries, inner.events, inner.arguments, inner.home = frame.entries, frame.events, frame.arguments, frame.home
+        inner.entries, inner.events, inner.arguments, inner.home = (
+            frame.entries,
+            frame.events,
+            frame.arguments,
+            frame.home,
+        )
         depth = 0
         part: cst.CompFor | None = node.for_in
         while part is not None:
@@ -515,10 +572,7 @@ class Expressions:
         else:
             held = self.expr(node.elt, inner)  # type: ignore[attr-defined]
             parameters = [o for o in held if isinstance(o, Parameters)]
-            if parameters:
-                made = parameters[0]
-            else:
-                made = Seq(self.site(node, frame), joined=held)
+            made = parameters[0] if parameters else Seq(self.site(node, frame), joined=held)
         self.unsure -= 1
         for _ in range(depth):
             self.loops.pop()
@@ -535,7 +589,12 @@ class Expressions:
             key = (id(node), id(frame), f"element {at}")
             if key not in self.inner_frames:
                 made = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
-                made.entries, made.events, made.arguments, made.home = frame.entries, frame.events, frame.arguments, frame.home
+                made.entries, made.events, made.arguments, made.home = (
+                    frame.entries,
+                    frame.events,
+                    frame.arguments,
+                    frame.home,
+                )
                 self.inner_frames[key] = made
             inner = self.inner_frames[key]
             self.loops.append(Loop(node, frame, element, element))
@@ -571,7 +630,14 @@ class Expressions:
             case Parameters():
                 return (Parameters(obj.site, modules=obj.modules, loose=obj.loose),)
             case Data():
-                return (Data("any" if obj.form == "str" else obj.form, obj.agg, obj.origins or frozenset({FromBatch(obj)}), obj.on_cpu),)
+                return (
+                    Data(
+                        "any" if obj.form == "str" else obj.form,
+                        obj.agg,
+                        obj.origins or frozenset({FromBatch(obj)}),
+                        obj.on_cpu,
+                    ),
+                )
             case Module(fields=fields):
                 return join(*fields.values()) or UNKNOWN
             case Const(value=str()):
@@ -612,8 +678,14 @@ class Expressions:
     def call(self, node: cst.Call, frame: Frame) -> Value:
         raise NotImplementedError
 
-    def call_function(self, func: Func, given: list[tuple[cst.BaseExpression | None, Value]],
-                      named: dict[str, tuple[cst.BaseExpression | None, Value]], node: cst.CSTNode, frame: Frame) -> Value:  # fmt: skip
+    def call_function(
+        self,
+        func: Func,
+        given: list[tuple[cst.BaseExpression | None, Value]],
+        named: dict[str, tuple[cst.BaseExpression | None, Value]],
+        node: cst.CSTNode,
+        frame: Frame,
+    ) -> Value:
         raise NotImplementedError
 
     def truth(self, test: Value) -> bool | None:
@@ -670,4 +742,4 @@ def combined(operator: str, a: str, b: str) -> str:
     return "other"
 
 
-__all__ = ["Expressions", "NONE", "unique"]
+__all__ = ["NONE", "Expressions", "unique"]

@@ -54,10 +54,16 @@ class Flow(Calls):
         """`model = DDP(model)`, as the plan will put it behind this statement."""
         for target in self.inserted.get(stmt, ()):
             held = self.expr(target, frame)
-            inner = tuple(o if isinstance(o, Module) else o.module for o in held if isinstance(o, Module) or (isinstance(o, Thing) and o.module))
+            inner = tuple(
+                o if isinstance(o, Module) else o.module
+                for o in held
+                if isinstance(o, Module) or (isinstance(o, Thing) and o.module)
+            )
             if inner:
                 rest = tuple(o for o in held if not isinstance(o, (Module, Thing)))
-                self.bind(target, (*self.made(target, frame, Wrapped(self.site(stmt, frame), module=inner)), *rest), frame)
+                self.bind(
+                    target, (*self.made(target, frame, Wrapped(self.site(stmt, frame), module=inner)), *rest), frame
+                )
 
     def run_uncalled(self, source: Source) -> None:
         """Functions that nothing calls (in lint, a file is often a library) are roots with unknown arguments."""
@@ -66,7 +72,9 @@ class Flow(Calls):
             for obj in value:
                 if isinstance(obj, Func) and obj.source is source and obj.node not in self.followed and self.uncalled:
                     self.call_function(obj, [], {}, obj.node, self.modules[source])
-                elif isinstance(obj, Class) and obj.source is source and obj.node not in self.followed and self.uncalled:
+                elif (
+                    isinstance(obj, Class) and obj.source is source and obj.node not in self.followed and self.uncalled
+                ):
                     self.instantiate_uncalled(obj, self.modules[source])
 
     def module_frame(self, source: Source, name: str) -> Frame:
@@ -93,15 +101,12 @@ class Flow(Calls):
 
     def block(self, body: object, frame: Frame) -> bool:
         """Run statements; True where the end is not reached (return, raise, break, continue)."""
-        for stmt in body:  # type: ignore[attr-defined]
-            if self.statement(stmt, frame):
-                return True
-        return False
+        return any(self.statement(stmt, frame) for stmt in body)
 
     def statement(self, stmt: cst.CSTNode, frame: Frame) -> bool:
         self.spend()
         if isinstance(stmt, cst.SimpleStatementLine):
-            return any([self.small(small, frame) for small in stmt.body])
+            return any(self.small(small, frame) for small in stmt.body)
         outer, self.stmt = self.stmt, stmt
         try:
             ended = self.compound(stmt, frame)
@@ -230,7 +235,9 @@ class Flow(Calls):
                 return self.block(stmt.body.body, frame)
             if known is False:
                 return self.orelse(stmt.orelse, frame)
-            return self.either(lambda: self.block(stmt.body.body, frame), lambda: self.orelse(stmt.orelse, frame), frame)
+            return self.either(
+                lambda: self.block(stmt.body.body, frame), lambda: self.orelse(stmt.orelse, frame), frame
+            )
         finally:
             self.under.pop()
 
@@ -247,7 +254,12 @@ class Flow(Calls):
                 self.bind(stmt.target, element, frame)
                 self.in_loop(Loop(stmt, frame, over, element), stmt.body.body, frame, once=True)
         else:
-            self.in_loop(Loop(stmt, frame, over), stmt.body.body, frame, lambda: self.bind(stmt.target, self.element(over, stmt), frame))
+            self.in_loop(
+                Loop(stmt, frame, over),
+                stmt.body.body,
+                frame,
+                lambda: self.bind(stmt.target, self.element(over, stmt), frame),
+            )
         if stmt.orelse is not None:
             self.block(stmt.orelse.body.body, frame)
 
@@ -269,7 +281,10 @@ class Flow(Calls):
         if obj.elements is None or not obj.elements:
             return None
         telling = (str, Module, Wrapped)
-        if all(any(isinstance(o, telling[1:]) or (isinstance(o, Const) and isinstance(o.value, str)) for o in e) for e in obj.elements):
+        if all(
+            any(isinstance(o, telling[1:]) or (isinstance(o, Const) and isinstance(o.value, str)) for o in e)
+            for e in obj.elements
+        ):
             return obj.elements
         return None
 
@@ -374,7 +389,9 @@ class Flow(Calls):
             bound = alias.asname.name.value if alias.asname is not None else name  # type: ignore[union-attr]
             names[str(bound)] = self.imported(module, name, inner, len(stmt.relative), frame, stmt)
 
-    def imported(self, module: str, name: str, inner: Frame | None, level: int, frame: Frame, stmt: cst.CSTNode) -> Value:
+    def imported(
+        self, module: str, name: str, inner: Frame | None, level: int, frame: Frame, stmt: cst.CSTNode
+    ) -> Value:
         if inner is not None and name in inner.scope.names:
             return inner.scope.names[name]
         sub = self.project.find(f"{module}.{name}" if module else name, level, frame.source)
@@ -438,4 +455,4 @@ def _dotted(node: cst.BaseExpression | None) -> str:
     return ""
 
 
-__all__ = ["Flow", "Ext", "origins"]
+__all__ = ["Ext", "Flow", "origins"]

@@ -43,16 +43,30 @@ from ddpify.facts.values import (
 )
 
 Given = tuple[cst.BaseExpression | None, Value]
-LOADER_ARGUMENTS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
-                    "drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator")  # fmt: skip
+LOADER_ARGUMENTS = (
+    "dataset",
+    "batch_size",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+)
 _TRANSPARENT = frozenset({"list", "tuple", "iter", "reversed", "sorted", "set", "filter", "next", "frozenset"})
 
 
 class Library(Methods, Expressions):
     """Summaries of functions and classes outside the project."""
 
-    def outside(self, ext: Ext, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value],
-                frame: Frame) -> Value:  # fmt: skip
+    def outside(
+        self, ext: Ext, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value], frame: Frame
+    ) -> Value:
         name = ext.name
         known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
         extra = {k: v for k, (_, v) in named.items()}
@@ -62,7 +76,11 @@ class Library(Methods, Expressions):
             return self.builtin(name[9:], node, given, named, frame)
         if name.startswith("itertools."):
             inner = tuple(v for _, v in given)
-            return self.made(node, frame, Iteration(self.site(node, frame), how="zip" if name.endswith("zip_longest") else "iter", of=inner))
+            return self.made(
+                node,
+                frame,
+                Iteration(self.site(node, frame), how="zip" if name.endswith("zip_longest") else "iter", of=inner),
+            )
         role = role_of(name)
         if role in ("module", "plain-module", "loss-module", "copy-module", "dataparallel", "same-module", "copy"):
             return self.make_module(role, name, node, given, named, frame)
@@ -80,19 +98,32 @@ class Library(Methods, Expressions):
 
     # -- modules --------------------------------------------------------------------------------------------
 
-    def make_module(self, role: str, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+    def make_module(
+        self, role: str, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
         first = self.first(given, named, "module", "model")
         inner = [o for o in first if isinstance(o, (Module, Wrapped))]
         if role in ("same-module", "copy") or (role == "copy-module" and not inner):
             if role == "copy" and inner and isinstance(inner[0], Module):
                 old = inner[0]
-                copy = Module(self.site(node, frame), cls=old.cls, name=old.name, evidence="a copy", has_parameters=old.has_parameters)
+                copy = Module(
+                    self.site(node, frame),
+                    cls=old.cls,
+                    name=old.name,
+                    evidence="a copy",
+                    has_parameters=old.has_parameters,
+                )
                 copy.fields = dict(old.fields)
                 return self.made(node, frame, copy)
             return first or UNKNOWN
         if inner and (role in ("dataparallel", "copy-module") or name == "torch.compile"):
             core = inner[0].module[0] if isinstance(inner[0], Wrapped) and inner[0].module else inner[0]
-            made = Module(self.site(node, frame), name=name, evidence=f"{name}(...)", inner=core if isinstance(core, Module) else None)
+            made = Module(
+                self.site(node, frame),
+                name=name,
+                evidence=f"{name}(...)",
+                inner=core if isinstance(core, Module) else None,
+            )
             return self.made(node, frame, made)
         made = Module(self.site(node, frame), name=name, evidence=f"{name}(...)", has_parameters=role == "module")
         parts = [v for _, v in (*given, *named.values())]
@@ -100,8 +131,12 @@ class Library(Methods, Expressions):
             for m in modules(part):
                 m.part_of = m.part_of or made
                 made.fields.setdefault(str(len(made.fields)), (m,))
-        if name.endswith((".Sequential", ".ModuleList", ".ModuleDict")) and not any(p for p in parts for o in p if isinstance(o, Data)):
-            made.has_parameters = any(m.has_parameters for p in parts for m in modules(p)) or name.endswith("List") or not parts
+        if name.endswith((".Sequential", ".ModuleList", ".ModuleDict")) and not any(
+            p for p in parts for o in p if isinstance(o, Data)
+        ):
+            made.has_parameters = (
+                any(m.has_parameters for p in parts for m in modules(p)) or name.endswith("List") or not parts
+            )
         if role == "loss-module":
             made.fields["reduction"] = named["reduction"][1] if "reduction" in named else (Const("mean"),)
             if "size_average" in named and constants(named["size_average"][1]) == [False]:
@@ -159,7 +194,9 @@ class Library(Methods, Expressions):
 
     # -- data -------------------------------------------------------------------------------------------------
 
-    def make_loader(self, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value], frame: Frame) -> Value:
+    def make_loader(
+        self, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value], frame: Frame
+    ) -> Value:
         made = Loader(self.site(node, frame), call=node)
         for name, (_, value) in zip(LOADER_ARGUMENTS, given, strict=False):
             made.arguments[name] = value
@@ -181,7 +218,9 @@ class Library(Methods, Expressions):
 
     # -- numbers ------------------------------------------------------------------------------------------------
 
-    def computed(self, role: str, name: str, given: list[Given], named: dict[str, Given], known: frozenset[object]) -> Value:
+    def computed(
+        self, role: str, name: str, given: list[Given], named: dict[str, Given], known: frozenset[object]
+    ) -> Value:
         first = data_of(given[0][1]) if given else None
         form, agg, on_cpu = (first.form, first.agg, first.on_cpu) if first is not None else ("any", "other", False)
         if role == "loss":
@@ -208,9 +247,20 @@ class Library(Methods, Expressions):
 
     # -- the rest of the table ------------------------------------------------------------------------------------
 
-    def make_thing(self, role: str, name: str, node: cst.Call, given: list[Given], named: dict[str, Given],
-                   known: frozenset[object], frame: Frame) -> Value:  # fmt: skip
-        site, first = self.site(node, frame), self.first(given, named, "dataset", "iterable", "optimizer", "params", "data_source")
+    def make_thing(
+        self,
+        role: str,
+        name: str,
+        node: cst.Call,
+        given: list[Given],
+        named: dict[str, Given],
+        known: frozenset[object],
+        frame: Frame,
+    ) -> Value:
+        site, first = (
+            self.site(node, frame),
+            self.first(given, named, "dataset", "iterable", "optimizer", "params", "data_source"),
+        )
         made: Obj | None = None
         match role:
             case "ddp":
@@ -221,7 +271,9 @@ class Library(Methods, Expressions):
             case "scheduler":
                 made = Scheduler(site, name=name)
             case "sampler":
-                made = Sampler(site, name=name, call=node, dataset=first, arguments={k: v for k, (_, v) in named.items()})
+                made = Sampler(
+                    site, name=name, call=node, dataset=first, arguments={k: v for k, (_, v) in named.items()}
+                )
             case "dataset":
                 made = Dataset(site, name=name, of=first if "torch.utils.data" in name else ())
             case "random-split":
@@ -241,11 +293,15 @@ class Library(Methods, Expressions):
             case "progress-range":
                 made = Iteration(site, how="range")
             case "parameter" | "parser" | "namespace" | "writer" | "scaler":
-                made = Thing(site, name=role, fields={k: v for k, (_, v) in named.items()} if role == "namespace" else {})
+                made = Thing(
+                    site, name=role, fields={k: v for k, (_, v) in named.items()} if role == "namespace" else {}
+                )
             case "load":
                 made = Thing(site, name="loaded")
             case "split":
-                elements: list[Value] = [(Data("any", "other", known | {FromWorld("split")}),) for _ in range(2 * max(1, len(given)))]  # type: ignore[arg-type]
+                elements: list[Value] = [
+                    (Data("any", "other", known | {FromWorld("split")}),) for _ in range(2 * max(1, len(given)))
+                ]  # type: ignore[arg-type]
                 made = Seq(site, elements=elements)
             case "world" | "random":
                 what = known | {FromWorld(name)}
@@ -274,8 +330,15 @@ class Library(Methods, Expressions):
         elif isinstance(kept, Mode) and isinstance(made, Mode):
             kept.grad = made.grad
 
-    def unknown_call(self, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], known: frozenset[object],
-                     frame: Frame) -> Value:  # fmt: skip
+    def unknown_call(
+        self,
+        name: str,
+        node: cst.Call,
+        given: list[Given],
+        named: dict[str, Given],
+        known: frozenset[object],
+        frame: Frame,
+    ) -> Value:
         """Nothing is known of this function: its result depends on its arguments, and may be any object."""
         self.callbacks(given, named, node, frame)
         parts = [d for d in (data_of(v) for _, v in (*given, *named.values())) if d is not None]
@@ -294,7 +357,8 @@ class Library(Methods, Expressions):
         count = next((len(o.elements) for o in lengths if isinstance(o, Seq) and o.elements is not None), None)
         site = self.site(node, frame)
         parts: list[Value] = [
-            self.made(node, frame, Dataset(site, name="torch.utils.data.Subset", of=first), f"split {i}") for i in range(count or 2)
+            self.made(node, frame, Dataset(site, name="torch.utils.data.Subset", of=first), f"split {i}")
+            for i in range(count or 2)
         ]
         made = Seq(site, elements=parts if count else None, joined=() if count else join(*parts))
         return self.made(node, frame, made)
@@ -339,9 +403,19 @@ class Library(Methods, Expressions):
             made = Iteration(site, how=name if name != "map" else "iter", of=tuple(values))
             return self.refreshed(made, node, frame)
         if name == "next":
-            return join(*(self.element_of(o, node) if not isinstance(o, Iteration) else self.iterated(o, node) for o in first)) or UNKNOWN
+            return (
+                join(
+                    *(
+                        self.element_of(o, node) if not isinstance(o, Iteration) else self.iterated(o, node)
+                        for o in first
+                    )
+                )
+                or UNKNOWN
+            )
         if name in _TRANSPARENT:
-            return self.transparent(name, first if name != "filter" else (values[1] if len(values) > 1 else ()), node, frame)
+            return self.transparent(
+                name, first if name != "filter" else (values[1] if len(values) > 1 else ()), node, frame
+            )
         if name == "len":
             return self.length(first)
         if name in ("sum", "min", "max"):
@@ -350,7 +424,13 @@ class Library(Methods, Expressions):
             return (Data("any" if known is None else known.form, known.agg if known else "other", origins(inner)),)
         if name in ("float", "int", "abs", "round", "bool"):
             consts = constants(first)
-            if consts and len(consts) == 1 and len(values) == 1 and isinstance(consts[0], (int, float, str)) and name in ("int", "float"):
+            if (
+                consts
+                and len(consts) == 1
+                and len(values) == 1
+                and isinstance(consts[0], (int, float, str))
+                and name in ("int", "float")
+            ):
                 try:
                     return (Const(int(consts[0]) if name == "int" else float(consts[0])),)
                 except ValueError:
@@ -403,7 +483,11 @@ class Library(Methods, Expressions):
 def reduced(reduction: list[object] | None) -> str:
     """What a loss is, by its `reduction`."""
     known = set(reduction or [])
-    return {"mean": "mean", "sum": "sum", "none": "sample", "batchmean": "mean"}.get(str(next(iter(known))), "other") if len(known) == 1 else "other"
+    return (
+        {"mean": "mean", "sum": "sum", "none": "sample", "batchmean": "mean"}.get(str(next(iter(known))), "other")
+        if len(known) == 1
+        else "other"
+    )
 
 
 def device_of(site: object, first: Value, given: list[Given]) -> Device:
@@ -423,4 +507,4 @@ def device_of(site: object, first: Value, given: list[Given]) -> Device:
     return Device(site, kind=kind, index=index)  # type: ignore[arg-type]
 
 
-__all__ = ["Library", "LOADER_ARGUMENTS", "Func"]
+__all__ = ["LOADER_ARGUMENTS", "Func", "Library"]

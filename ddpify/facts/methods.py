@@ -41,11 +41,46 @@ else:
 Given = tuple[cst.BaseExpression | None, Value]
 
 #: Methods of nn.Module that change it in place and give it back.
-PREPARES = frozenset({"to", "cuda", "cpu", "half", "double", "float", "bfloat16", "apply", "load_state_dict", "to_empty", "xpu",
-                      "share_memory", "requires_grad_", "type", "compile", "init_weights", "reset_parameters"})  # fmt: skip
+PREPARES = frozenset(
+    {
+        "to",
+        "cuda",
+        "cpu",
+        "half",
+        "double",
+        "float",
+        "bfloat16",
+        "apply",
+        "load_state_dict",
+        "to_empty",
+        "xpu",
+        "share_memory",
+        "requires_grad_",
+        "type",
+        "compile",
+        "init_weights",
+        "reset_parameters",
+    }
+)
 #: What the wrapper answers as the module would.
-SURFACE = frozenset({"train", "eval", "parameters", "zero_grad", "to", "cuda", "module", "no_sync", "join", "training",
-                     "requires_grad_", "register_comm_hook", "forward", "buffers"})  # fmt: skip
+SURFACE = frozenset(
+    {
+        "train",
+        "eval",
+        "parameters",
+        "zero_grad",
+        "to",
+        "cuda",
+        "module",
+        "no_sync",
+        "join",
+        "training",
+        "requires_grad_",
+        "register_comm_hook",
+        "forward",
+        "buffers",
+    }
+)
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 
 
@@ -68,7 +103,9 @@ class Methods(_Base):
         def forward(self, obj: Module | Wrapped, node: cst.Call, given: list[Given], frame: Frame) -> Value: ...
         def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None: ...
 
-    def method(self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+    def method(
+        self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
         obj, name = method.obj, method.name
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
@@ -102,15 +139,30 @@ class Methods(_Base):
         known = frozenset().union(origins((obj,)), *(origins(v) for _, v in (*given, *named.values())))
         return (Data("any", "other", known),)
 
-    def of_module(self, obj: Module | Wrapped, name: str, node: cst.Call, given: list[Given], named: dict[str, Given],
-                  frame: Frame) -> Value:  # fmt: skip
+    def of_module(
+        self,
+        obj: Module | Wrapped,
+        name: str,
+        node: cst.Call,
+        given: list[Given],
+        named: dict[str, Given],
+        frame: Frame,
+    ) -> Value:
         inner = modules((obj,))
         if name in PREPARES or name in ("train", "eval"):
             self.callbacks(given, named, node, frame)
             if name == "requires_grad_" and isinstance(obj, Module):
                 obj.frozen = self.truth(given[0][1]) is False if given else False
             return (obj,)
-        if name in ("parameters", "named_parameters", "children", "modules", "named_children", "named_modules", "trainable_parameters"):
+        if name in (
+            "parameters",
+            "named_parameters",
+            "children",
+            "modules",
+            "named_children",
+            "named_modules",
+            "trainable_parameters",
+        ):
             made = Parameters(self.site(node, frame), modules=tuple(inner))
             if name.startswith("named"):
                 return (Seq(self.site(node, frame), joined=(Seq(made.site, elements=[(Data("str"),), (made,)]),)),)
@@ -131,7 +183,9 @@ class Methods(_Base):
 
         return (Data("tensor", "sample", known | {FromForward(module, node)}),)  # type: ignore[arg-type]
 
-    def of_data(self, obj: Data, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+    def of_data(
+        self, obj: Data, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
         known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))
         if name == "backward":
             self.event("backward", node, frame, obj, value=(obj,))
@@ -165,7 +219,9 @@ class Methods(_Base):
         self.callbacks(given, named, node, frame)
         return (Data(form, agg, known, on_cpu),)
 
-    def of_dict(self, obj: Dict, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+    def of_dict(
+        self, obj: Dict, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
         first = given[0][1] if given else ()
         keys = constants(first) if given else None
         if name in ("get", "pop", "setdefault"):
@@ -183,13 +239,25 @@ class Methods(_Base):
                 self.set_item(obj, [key], value)
             return NONE
         if name == "copy":
-            return (Dict(self.site(node, frame), dict(obj.fields), dict(obj.items), obj.joined, set(obj.maybe), obj.closed),)
+            return (
+                Dict(self.site(node, frame), dict(obj.fields), dict(obj.items), obj.joined, set(obj.maybe), obj.closed),
+            )
         if name == "values":
-            return (Seq(self.site(node, frame), elements=list(obj.items.values()) if obj.closed else None, joined=obj.joined),)
+            return (
+                Seq(
+                    self.site(node, frame), elements=list(obj.items.values()) if obj.closed else None, joined=obj.joined
+                ),
+            )
         if name == "items":
-            elements: list[Value] = [(Seq(self.site(node, frame), elements=[(Const(k),), v]),) for k, v in obj.items.items()]
-            joined: Value = (Seq(self.site(node, frame), elements=[(Data("str"),), join(obj.joined, *obj.items.values())]),)
-            pairs = Seq(self.site(node, frame), elements=elements if obj.closed else None, joined=() if obj.closed else joined)
+            elements: list[Value] = [
+                (Seq(self.site(node, frame), elements=[(Const(k),), v]),) for k, v in obj.items.items()
+            ]
+            joined: Value = (
+                Seq(self.site(node, frame), elements=[(Data("str"),), join(obj.joined, *obj.items.values())]),
+            )
+            pairs = Seq(
+                self.site(node, frame), elements=elements if obj.closed else None, joined=() if obj.closed else joined
+            )
             return (Iteration(self.site(node, frame), how="items", of=((pairs,),)),) if obj.closed else (pairs,)
         if name == "keys":
             return (Seq(self.site(node, frame), elements=[(Const(k),) for k in obj.items]),)
@@ -213,7 +281,9 @@ class Methods(_Base):
             return join(obj.joined, *(obj.elements or ())) or UNKNOWN
         return (obj,) if name == "copy" else UNKNOWN
 
-    def of_thing(self, obj: Thing, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+    def of_thing(
+        self, obj: Thing, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
         if obj.name == "parser" and name in ("parse_args", "parse_known_args", "parse_args_into_dataclasses"):
             space = self.made(node, frame, Thing(self.site(node, frame), name="namespace"))
             self.event("parsed", node, frame, space[0], name)
@@ -241,4 +311,4 @@ class Methods(_Base):
         return made
 
 
-__all__ = ["Methods", "PREPARES", "SURFACE", "Func", "Obj"]
+__all__ = ["PREPARES", "SURFACE", "Func", "Methods", "Obj"]

@@ -10,7 +10,23 @@ import libcst as cst
 from ddpify.facts.calls import assigned_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import Pass, loaders_in
-from ddpify.facts.values import Const, Data, Dict, FromLength, Instance, Loader, Module, Obj, Seq, Thing, Value, Wrapped, data_of, modules, origins
+from ddpify.facts.values import (
+    Const,
+    Data,
+    Dict,
+    FromLength,
+    Instance,
+    Loader,
+    Module,
+    Obj,
+    Seq,
+    Thing,
+    Value,
+    Wrapped,
+    data_of,
+    modules,
+    origins,
+)
 from ddpify.source import Source, children, walk
 
 if TYPE_CHECKING:
@@ -73,10 +89,14 @@ def _analyse(facts: Facts, p: Pass, node: cst.For) -> LoopFacts:
 
 
 def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int]) -> None:
-    source, frame = known.source, known.frame
+    source, _frame = known.source, known.frame
     targets: dict[str, list[Event]] = {}
     for e in events:
-        if e.kind == "augment" and isinstance(e.node, cst.AugAssign) and isinstance(e.node.operator, (cst.AddAssign, cst.SubtractAssign)):
+        if (
+            e.kind == "augment"
+            and isinstance(e.node, cst.AugAssign)
+            and isinstance(e.node.operator, (cst.AddAssign, cst.SubtractAssign))
+        ):
             if isinstance(e.node.target, (cst.Name, cst.Attribute)):
                 targets.setdefault(source.code(e.node.target), []).append(e)
         elif e.kind == "bind" and isinstance(e.stmt, cst.Assign) and _adds_to_itself(e.stmt):
@@ -90,8 +110,16 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
         agg = aggs.pop() if len(aggs) == 1 else "other"
         tensor = any(p.form == "tensor" for p in parts)
         read = _read_after(known, target, inside)
-        known.accumulators.append(Accumulator(target, agg, tensor, all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
-                                              _fresh(source, known, target), read))  # fmt: skip
+        known.accumulators.append(
+            Accumulator(
+                target,
+                agg,
+                tensor,
+                all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
+                _fresh(source, known, target),
+                read,
+            )
+        )
 
 
 def _adds_to_itself(stmt: cst.Assign) -> bool:
@@ -99,9 +127,12 @@ def _adds_to_itself(stmt: cst.Assign) -> bool:
     target = stmt.targets[0].target
     value = stmt.value
     return (
-        isinstance(target, cst.Name) and isinstance(value, cst.BinaryOperation) and isinstance(value.operator, cst.Add)
-        and isinstance(value.left, cst.Name) and value.left.value == target.value
-    )  # fmt: skip
+        isinstance(target, cst.Name)
+        and isinstance(value, cst.BinaryOperation)
+        and isinstance(value.operator, cst.Add)
+        and isinstance(value.left, cst.Name)
+        and value.left.value == target.value
+    )
 
 
 def _added(facts: Facts, stmt: cst.CSTNode) -> Value:
@@ -127,12 +158,12 @@ def _uses(scope: cst.CSTNode, name: str) -> list[cst.Name]:
     while todo:
         node = todo.pop()
         if isinstance(node, (cst.FunctionDef, cst.Lambda)):
-            params = [p.name.value for p in (*node.params.params, *node.params.kwonly_params, *node.params.posonly_params)]
+            params = [
+                p.name.value for p in (*node.params.params, *node.params.kwonly_params, *node.params.posonly_params)
+            ]
             if name in params or name in assigned_names(node):
                 continue
-        if isinstance(node, cst.Attribute):
-            todo.append(node.value)
-        elif isinstance(node, cst.Arg):
+        if isinstance(node, (cst.Attribute, cst.Arg)):
             todo.append(node.value)
         elif isinstance(node, cst.Name) and node.value == name:
             found.append(node)
@@ -161,7 +192,10 @@ def _fresh(source: Source, known: LoopFacts, target: str) -> bool:
             return False  # reset inside the loop: a running value
         if place < start and value is not None:
             around = [a for a in source.ancestors(node) if isinstance(a, (cst.For, cst.While))]
-            best = around == loops and not any(isinstance(a, (cst.FunctionDef, cst.ClassDef)) and a is not known.frame.node for a in _between(source, node, known))
+            best = around == loops and not any(
+                isinstance(a, (cst.FunctionDef, cst.ClassDef)) and a is not known.frame.node
+                for a in _between(source, node, known)
+            )
     return best
 
 
@@ -195,7 +229,11 @@ def _problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[in
             return f"line {line} prints in the loop"
         if e.kind == "external" and e.name.startswith(("matplotlib.", "torchvision.utils.")):
             return f"line {line} draws in the loop"
-        if e.kind in ("store",) or (e.kind == "method" and e.name in ("append", "extend", "update", "add", "insert") and isinstance(e.obj, (Seq, Dict, Thing, Data))):
+        if e.kind in ("store",) or (
+            e.kind == "method"
+            and e.name in ("append", "extend", "update", "add", "insert")
+            and isinstance(e.obj, (Seq, Dict, Thing, Data))
+        ):
             return f"line {line} collects values of the batches"
         if e.kind == "method" and isinstance(e.obj, Thing) and e.obj.name in ("", "writer"):
             return f"line {line} hands values to an object that could not be followed"
@@ -228,7 +266,13 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
         if not a.fresh:
             return f"`{a.target}` is not set to a number right before the loop"
     names = {a.target for a in known.accumulators}
-    bound = {n.value for node in walk(known.node.body) if isinstance(node, (cst.AssignTarget, cst.AnnAssign)) for n in walk(node.target) if isinstance(n, cst.Name)}
+    bound = {
+        n.value
+        for node in walk(known.node.body)
+        if isinstance(node, (cst.AssignTarget, cst.AnnAssign))
+        for n in walk(node.target)
+        if isinstance(n, cst.Name)
+    }
     bound |= {n.value for n in walk(known.node.target) if isinstance(n, cst.Name)}
     for name in sorted(bound - names):
         if _read_after(known, name, inside) and _loaded_after(known, name, inside):
@@ -251,12 +295,23 @@ def _lengths(facts: Facts, known: LoopFacts) -> list[cst.Name | cst.Call] | None
     source, found = known.source, list[cst.Name | cst.Call]()
     end = source.span(known.node.body).end
     for e in known.frame.events:
-        if not (e.kind == "external" and e.name == "builtins.len" and known.loader in loaders_in(e.value) and isinstance(e.node, cst.Call)):
+        if not (
+            e.kind == "external"
+            and e.name == "builtins.len"
+            and known.loader in loaders_in(e.value)
+            and isinstance(e.node, cst.Call)
+        ):
             continue
         parent = source.parents.get(e.node)
-        if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
+        if (
+            isinstance(parent, cst.Assign)
+            and len(parent.targets) == 1
+            and isinstance(parent.targets[0].target, cst.Name)
+        ):
             name = parent.targets[0].target
-            uses = [n for n in walk(known.frame.node) if isinstance(n, cst.Name) and n.value == name.value and n is not name]
+            uses = [
+                n for n in walk(known.frame.node) if isinstance(n, cst.Name) and n.value == name.value and n is not name
+            ]
             if any(not divides(source, n) or source.span(n).start < end for n in uses):
                 return None
             found.append(name)
@@ -283,8 +338,10 @@ def _loaded_after(known: LoopFacts, name: str, inside: set[int]) -> bool:
         return False
     first = min(uses, key=lambda n: known.source.span(n).start)
     parent = known.source.parents.get(first)
-    stored = isinstance(parent, (cst.AssignTarget, cst.For, cst.CompFor)) or (isinstance(parent, cst.Element) and isinstance(
-        known.source.parents.get(known.source.parents[parent]), (cst.AssignTarget, cst.For, cst.CompFor)))  # fmt: skip
+    stored = isinstance(parent, (cst.AssignTarget, cst.For, cst.CompFor)) or (
+        isinstance(parent, cst.Element)
+        and isinstance(known.source.parents.get(known.source.parents[parent]), (cst.AssignTarget, cst.For, cst.CompFor))
+    )
     return not stored
 
 
@@ -298,7 +355,11 @@ def _changes(frame: Frame, seen: set[int]) -> bool:
             return True
         if e.kind == "augment" and isinstance(e.node, cst.AugAssign) and isinstance(e.node.target, cst.Attribute):
             return True
-        if e.kind == "method" and e.name in ("append", "extend", "update", "add") and isinstance(e.obj, (Seq, Dict, Instance)):
+        if (
+            e.kind == "method"
+            and e.name in ("append", "extend", "update", "add")
+            and isinstance(e.obj, (Seq, Dict, Instance))
+        ):
             return True
         if e.kind == "external" and e.name in ("builtins.print", "builtins.open"):
             return True
@@ -321,9 +382,13 @@ def _uses_index(facts: Facts, known: LoopFacts, inside: set[int]) -> bool:
 
 def _evaluates(facts: Facts, known: LoopFacts) -> bool:
     """The last switch of the model before the loop is eval(), or the model does not care."""
-    forwards = [e for e in known.frame.events if e.kind == "forward" and any(loop.node is known.node for loop in e.loops)]
+    forwards = [
+        e for e in known.frame.events if e.kind == "forward" and any(loop.node is known.node for loop in e.loops)
+    ]
     for e in forwards:
-        switches = [s for s in facts.flow.log.of("method") if s.name in ("train", "eval") and s.seq < e.seq and s.obj is e.obj]
+        switches = [
+            s for s in facts.flow.log.of("method") if s.name in ("train", "eval") and s.seq < e.seq and s.obj is e.obj
+        ]
         on = switches[-1].name == "eval" or facts.flow.truth(switches[-1].value) is False if switches else False
         if not on and any(facts_noisy(m) for m in modules((e.obj,) if e.obj is not None else ())):
             return False
@@ -331,7 +396,19 @@ def _evaluates(facts: Facts, known: LoopFacts) -> bool:
 
 
 #: Layers that draw random numbers, and layers that keep statistics of the batches.
-NOISE = ("Dropout", "dropout", "DropPath", "drop_path", "RReLU", "randn", "rand_like", "bernoulli", "normal_", "rsample", "gumbel_softmax")
+NOISE = (
+    "Dropout",
+    "dropout",
+    "DropPath",
+    "drop_path",
+    "RReLU",
+    "randn",
+    "rand_like",
+    "bernoulli",
+    "normal_",
+    "rsample",
+    "gumbel_softmax",
+)
 BUFFERS = ("BatchNorm", "InstanceNorm", "register_buffer", "SyncBatchNorm", "SpectralNorm", "spectral_norm", "EMA")
 
 

@@ -23,7 +23,12 @@ def phase_test(facts: Facts, training: Event, evaluating: Event) -> str | None:
     if training.frame is evaluating.frame:
         for one in (lp for loops in loops_around(training) for lp in loops):
             for two in (lp for loops in loops_around(evaluating) for lp in loops):
-                if one.node is two.node and one.element is not None and two.element is not None and one.element != two.element:
+                if (
+                    one.node is two.node
+                    and one.element is not None
+                    and two.element is not None
+                    and one.element != two.element
+                ):
                     return _literal(facts, one, training.frame)
     return _parameter(training.frame, evaluating.frame)
 

@@ -78,5 +78,8 @@ def is_guard(node: cst.CSTNode) -> bool:
     return (
         isinstance(node, cst.If)
         and isinstance(node.test, cst.Comparison)
-        and any(isinstance(n, cst.Name) and n.value == "__name__" for n in (node.test.left, node.test.comparisons[0].comparator))
+        and any(
+            isinstance(n, cst.Name) and n.value == "__name__"
+            for n in (node.test.left, node.test.comparisons[0].comparator)
+        )
     )

@@ -19,13 +19,29 @@ _RANK_CALLS = re.compile(
     r"torch\.distributed\.(\w+\.)*(get_rank|get_node_local_rank|get_group_rank|get_global_rank|is_rank_zero)"
     r"|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
 )
-_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK",
-                        "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK"})  # fmt: skip
-_READS_ENVIRONMENT = frozenset({"os.environ.get", "os.getenv", "os.environ.__getitem__", "os.environ.setdefault", "os.environ.pop"})
+_VARIABLES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "PMI_RANK",
+    }
+)
+_READS_ENVIRONMENT = frozenset(
+    {"os.environ.get", "os.getenv", "os.environ.__getitem__", "os.environ.setdefault", "os.environ.pop"}
+)
 #: Functions whose result tells the rank where an argument does.
-_PLAIN = re.compile(r"builtins\.(int|str|bool|float|len|format|repr|any|all|min|max)|os\.path\.\w+|os\.fspath|pathlib\.\w+|pprint\.pformat")
+_PLAIN = re.compile(
+    r"builtins\.(int|str|bool|float|len|format|repr|any|all|min|max)|os\.path\.\w+|os\.fspath|pathlib\.\w+|pprint\.pformat"
+)
 _RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master")
-_SPAWNS = frozenset({"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes"})
+_SPAWNS = frozenset(
+    {"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes"}
+)
 _LEAVES = frozenset({"sys.exit", "builtins.exit", "builtins.quit", "os._exit"})
 #: What a parameter that nobody gives is compared with, where it is a rank.
 _FIRST = ({0}, {-1}, {0, -1})
@@ -63,7 +79,9 @@ class Ranks:
         chains = list(event.frame.chains())
         if not chains or self.limited(event.node, event.frame):
             return bool(chains)
-        return all(self.once(event, chain) or any(self.limited(e.call, e.frame) for e in chain) for chain in map(list, chains))
+        return all(
+            self.once(event, chain) or any(self.limited(e.call, e.frame) for e in chain) for chain in map(list, chains)
+        )
 
     def once(self, event: Event, chain: list[object]) -> bool:
         """In a script that spawns its ranks: what the parent process does by itself."""
@@ -142,7 +160,9 @@ class Ranks:
     def _differs(self, node: cst.CSTNode, frame: Frame, index: int | None) -> bool:
         match node:
             case cst.Name():
-                return self.spawned_rank(node.value, frame) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
+                return self.spawned_rank(node.value, frame) or any(
+                    map(self.defined_by_rank, self.definitions.of(node, frame))
+                )
             case cst.Attribute():
                 return self.launched(node) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
             case cst.Call():
@@ -153,8 +173,14 @@ class Ranks:
                     return any(self.variable(k) for k in keys)
                 return any(self.differs(k, frame) for k in keys) or self.differs(value, frame)
             case cst.FormattedString(parts=parts):
-                return any(self.differs(p.expression, frame) for p in parts if isinstance(p, cst.FormattedStringExpression))
-            case cst.BinaryOperation(left=one, right=two) | cst.BooleanOperation(left=one, right=two) | cst.ConcatenatedString(left=one, right=two):
+                return any(
+                    self.differs(p.expression, frame) for p in parts if isinstance(p, cst.FormattedStringExpression)
+                )
+            case (
+                cst.BinaryOperation(left=one, right=two)
+                | cst.BooleanOperation(left=one, right=two)
+                | cst.ConcatenatedString(left=one, right=two)
+            ):
                 return self.differs(one, frame) or self.differs(two, frame)
             case cst.UnaryOperation(expression=inner) | cst.NamedExpr(value=inner):
                 return self.differs(inner, frame)
@@ -183,13 +209,23 @@ class Ranks:
                     return bool(node.args) and self.variable(node.args[0].value)
                 if _PLAIN.fullmatch(obj.name):
                     return any(self.differs(a.value, frame) for a in node.args)
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in ("format", "joinpath", "join", "with_suffix", "item"):
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in (
+            "format",
+            "joinpath",
+            "join",
+            "with_suffix",
+            "item",
+        ):
             return self.differs(node.func.value, frame) or any(self.differs(a.value, frame) for a in node.args)
         for func in self.definitions.callees(node, frame):
             if any(map(self.defined_by_rank, self.definitions.returned(func, index))):
                 return True
             home = next(iter(self.definitions.frames.get(id(func.node), ())), None)
-            if home is not None and isinstance(func.node, cst.FunctionDef) and any(self.limited(r, home) for r in returns(func.node.body)):
+            if (
+                home is not None
+                and isinstance(func.node, cst.FunctionDef)
+                and any(self.limited(r, home) for r in returns(func.node.body))
+            ):
                 return True
         return False
 
@@ -239,8 +275,17 @@ class Ranks:
         if isinstance(base, cst.Name) and frame.func is not None:
             params = {p.name.value for p in walk(frame.func.node.params) if isinstance(p, cst.Param)}
             nobody = bool(frame.entries) and all(not isinstance(e.call, cst.Call) for e in frame.entries)
-            if nobody and base.value in params and base.value not in frame.assigned and argument_of(frame.node, frame, base.value) is None:
-                bound = frame.func.bound is not None and frame.func.node.params.params[:1] and frame.func.node.params.params[0].name.value == base.value
+            if (
+                nobody
+                and base.value in params
+                and base.value not in frame.assigned
+                and argument_of(frame.node, frame, base.value) is None
+            ):
+                bound = (
+                    frame.func.bound is not None
+                    and frame.func.node.params.params[:1]
+                    and frame.func.node.params.params[0].name.value == base.value
+                )
                 return not bound
         return depth > 0 and any(self.opaque(d.node, d.frame, depth - 1) for d in self.definitions.of(base, frame))
 

@@ -29,7 +29,9 @@ _FOLDERS = re.compile(r"torchvision\.datasets\.(ImageFolder|DatasetFolder)|os\.(
 _REMOVES = re.compile(r"os\.(remove|unlink|rmdir|removedirs)")
 _MOVES = re.compile(r"os\.(remove|unlink|rename|replace|symlink|link)|shutil\.\w+")
 #: Questions to the file system whose answer may differ from rank to rank for a moment.
-_ASKS = re.compile(r"os\.path\.(exists|isfile|isdir|lexists|getsize|getmtime|islink)|os\.(listdir|access|stat|scandir)|glob\.i?glob")
+_ASKS = re.compile(
+    r"os\.path\.(exists|isfile|isdir|lexists|getsize|getmtime|islink)|os\.(listdir|access|stat|scandir)|glob\.i?glob"
+)
 _ASKING_METHODS = frozenset({"exists", "is_file", "is_dir", "glob", "iterdir", "rglob"})
 
 
@@ -52,7 +54,9 @@ def find_reads(facts: Facts) -> list[Read]:
         elif call.method == "load_state_dict" or not call.name or write_of(call) is not None:
             continue
         elif _CHECKPOINTS.fullmatch(call.name) or _OTHERS.fullmatch(call.name):
-            path = call.argument(0, "f", "file", "filename", "path", "root", "pretrained_model_name_or_path", "filepath_or_buffer")
+            path = call.argument(
+                0, "f", "file", "filename", "path", "root", "pretrained_model_name_or_path", "filepath_or_buffer"
+            )
             if path is not None:
                 found.append(Read(call, path, _CHECKPOINTS.fullmatch(call.name) is not None))
     return found

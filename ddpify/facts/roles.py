@@ -66,7 +66,9 @@ class Roles:
     @property
     def evaluation_loaders(self) -> list[Loader]:
         """Loaders that are only ever read without training."""
-        found = [p.loader for p in self.passes if isinstance(p.loader, Loader) and p.loader not in self.training_loaders]
+        found = [
+            p.loader for p in self.passes if isinstance(p.loader, Loader) and p.loader not in self.training_loaders
+        ]
         return list(dict.fromkeys(found))
 
 
@@ -104,7 +106,9 @@ def sorted_origins(value: Value) -> list[object]:
 
     def key(origin: object) -> tuple[str, int]:
         site = getattr(getattr(origin, "loader", None) or getattr(origin, "module", None), "site", None)
-        return type(origin).__name__, site.source.span(site.node).start if site is not None and site.node in site.source.parents else 0
+        return type(origin).__name__, site.source.span(
+            site.node
+        ).start if site is not None and site.node in site.source.parents else 0
 
     return sorted(origins(value), key=key)
 
@@ -113,7 +117,11 @@ def root(module: Module) -> Module:
     """The module that a part belongs to, the outermost."""
     seen = {module}
     module = module.inner or module
-    while module.part_of is not None and module.part_of not in seen and (module.part_of.cls is not None or module.part_of.called):
+    while (
+        module.part_of is not None
+        and module.part_of not in seen
+        and (module.part_of.cls is not None or module.part_of.called)
+    ):
         module = module.part_of
         seen.add(module)
     return module
@@ -206,7 +214,11 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
 def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:
     """`dataloaders['train']`: an object that a dict with constant keys holds."""
     for node in walk(within):
-        if isinstance(node, cst.Name) and not _is_part(frame.source, node) and frame.scope.holder(node.value) is not None:
+        if (
+            isinstance(node, cst.Name)
+            and not _is_part(frame.source, node)
+            and frame.scope.holder(node.value) is not None
+        ):
             for d in flow.values.get(node, ()):
                 key = next((k for k, v in d.items.items() if v == (obj,)), None) if isinstance(d, Dict) else None
                 if isinstance(key, str):
@@ -217,8 +229,11 @@ def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | N
 
 def _is_part(source: Source, node: cst.Name) -> bool:
     parent = source.parents.get(node)
-    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (isinstance(parent, cst.Arg) and parent.keyword is node) or (
-        isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)))  # fmt: skip
+    return (
+        (isinstance(parent, cst.Attribute) and parent.attr is node)
+        or (isinstance(parent, cst.Arg) and parent.keyword is node)
+        or (isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)))
+    )
 
 
 def _is_plain(node: cst.BaseExpression) -> bool:
@@ -236,6 +251,9 @@ def loop_name(epoch: EpochLoop, frame: Frame, flow: Flow) -> str | None:
         target = getattr(epoch.loop.node, "target", None)
         return target.value if isinstance(target, cst.Name) else None
     for name, value in frame.scope.names.items():
-        if any(isinstance(o, FromLoop) and o.loop is epoch.loop.node for o in origins(value)) and name in frame.arguments:
+        if (
+            any(isinstance(o, FromLoop) and o.loop is epoch.loop.node for o in origins(value))
+            and name in frame.arguments
+        ):
             return name
     return None

@@ -27,7 +27,12 @@ class Seed:
     what: str
 
 
-_KINDS = {"torch.manual_seed": "torch", "torch.random.manual_seed": "torch", "numpy.random.seed": "numpy", "random.seed": "random"}
+_KINDS = {
+    "torch.manual_seed": "torch",
+    "torch.random.manual_seed": "torch",
+    "numpy.random.seed": "numpy",
+    "random.seed": "random",
+}
 
 
 def seeds(facts: Facts) -> list[Seed]:
@@ -46,7 +51,9 @@ def is_noisy(facts: Facts) -> str:
             return "the model draws random numbers (dropout or noise)"
     names = ("randn", "rand", "randint", "normal", "bernoulli", "randn_like", "rand_like", "randperm")
     for e in facts.flow.log.of("external"):
-        inside = any(root_loop.node in {lp.node for b in facts.roles.backwards for lp in b.loops} for root_loop in e.loops)
+        inside = any(
+            root_loop.node in {lp.node for b in facts.roles.backwards for lp in b.loops} for root_loop in e.loops
+        )
         if inside and role_of(e.name) == "random" and e.name.rsplit(".", 1)[-1] in names:
             return "the training loop draws random numbers"
     for loader in facts.roles.training_loaders:
@@ -81,7 +88,11 @@ def _augments(facts: Facts, value: Value, depth: int = 4) -> str:
 def _random_transform(facts: Facts, obj: Obj) -> bool:
     """A transform with a random part is made anywhere in the files: it may be this dataset's."""
     names = [e.name for e in facts.flow.log.of("external")]
-    return any(n.startswith(("torchvision.transforms", "albumentations")) and ("Random" in n or "ColorJitter" in n or "AutoAugment" in n or "RandAugment" in n) for n in names)
+    return any(
+        n.startswith(("torchvision.transforms", "albumentations"))
+        and ("Random" in n or "ColorJitter" in n or "AutoAugment" in n or "RandAugment" in n)
+        for n in names
+    )
 
 
 def _class_text(cls: Class | None) -> str:

@@ -58,7 +58,11 @@ def find_setup(facts: Facts) -> SetUp | None:
         if len(here) != 1 or any(len(s) == depth + 1 for _, s in placed) or placed[0][1][depth][2]:
             break
         following = placed[0][1][depth + 1][0]
-        if following.func is None or following.source is not facts.source or not isinstance(following.node, cst.FunctionDef):
+        if (
+            following.func is None
+            or following.source is not facts.source
+            or not isinstance(following.node, cst.FunctionDef)
+        ):
             break
         depth += 1
     frame = placed[0][1][depth][0]
@@ -70,7 +74,16 @@ def find_setup(facts: Facts) -> SetUp | None:
     first = in_block(frame.source, stmts[0], block)
     device = _device_there(facts, choices, frame, block)
     accelerator = any(c.accelerator for c in choices) or bool(facts.external("torch.accelerator.current_accelerator"))
-    return SetUp(frame.source, frame, block, first, device, uses_cuda(facts), accelerator, _parsed(facts, frame) if device is None else None)
+    return SetUp(
+        frame.source,
+        frame,
+        block,
+        first,
+        device,
+        uses_cuda(facts),
+        accelerator,
+        _parsed(facts, frame) if device is None else None,
+    )
 
 
 def _outside_loops(source: Source, block: cst.CSTNode) -> cst.CSTNode:
@@ -91,7 +104,9 @@ def _sensitive(event: Event) -> bool:
     if event.kind in ("loader", "forward"):
         return True
     if event.kind == "new":
-        return isinstance(event.obj, (Module, Loader)) or (isinstance(event.obj, Instance) and event.obj.cls is not None and bool(event.obj.cls.member("__getitem__")))
+        return isinstance(event.obj, (Module, Loader)) or (
+            isinstance(event.obj, Instance) and event.obj.cls is not None and bool(event.obj.cls.member("__getitem__"))
+        )
     if event.kind == "method":
         return event.name == "cuda" and isinstance(event.obj, (Module, Data, Thing))
     if event.kind == "external" and isinstance(event.obj, Ext):
@@ -121,7 +136,9 @@ def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode, str] | None:
             continue
         node = event.node.args[0].value
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
-            holders = [o for o in facts.flow.values.get(node.value, ()) if isinstance(o, Thing) and o.name == "namespace"]
+            holders = [
+                o for o in facts.flow.values.get(node.value, ()) if isinstance(o, Thing) and o.name == "namespace"
+            ]
             parsed = [e for e in facts.flow.log.of("parsed") if e.obj in holders]
             if parsed and parsed[0].frame is frame and isinstance(parsed[0].stmt, cst.Assign):
                 name = frame.source.code(parsed[0].stmt.targets[0].target)

@@ -56,7 +56,13 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
     dataset_arg = shuffle_arg = drop_arg = splat_arg = None
     position = None
     for at, arg in enumerate(call.args):
-        name = arg.keyword.value if arg.keyword is not None else LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
+        name = (
+            arg.keyword.value
+            if arg.keyword is not None
+            else LOADER_ARGUMENTS[at]
+            if not arg.star and at < len(LOADER_ARGUMENTS)
+            else ""
+        )
         if name == "dataset":
             dataset_arg = arg
         elif name == "shuffle":
@@ -73,12 +79,22 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
         shuffles = None
     drop = constants(loader.arguments.get("drop_last", (Const(False),)))
     return LoaderFacts(
-        loader, source, call, statement_of(source, call), dataset_arg.value if dataset_arg else None, dataset_arg,
-        shuffle_arg.value if shuffle_arg else None, position, shuffles, splat_arg.value if splat_arg else None,
+        loader,
+        source,
+        call,
+        statement_of(source, call),
+        dataset_arg.value if dataset_arg else None,
+        dataset_arg,
+        shuffle_arg.value if shuffle_arg else None,
+        position,
+        shuffles,
+        splat_arg.value if splat_arg else None,
         in_splat or (loader.unknown_splat and shuffle_arg is None),
-        bool(drop[0]) if drop and len({bool(d) for d in drop}) == 1 else (None if drop_arg or "drop_last" in loader.arguments else False),
+        bool(drop[0])
+        if drop and len({bool(d) for d in drop}) == 1
+        else (None if drop_arg or "drop_last" in loader.arguments else False),
         _problem(facts, loader, dataset_arg),
-    )  # fmt: skip
+    )
 
 
 def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
@@ -95,7 +111,11 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
             return f"{obj.cls.name} is an IterableDataset: a stream has no indices to share out, shard it by rank in its __iter__"
         if isinstance(obj, Dataset) and "ChainDataset" in obj.name:
             return "a ChainDataset is a stream: it has no indices to share out"
-    others = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x is not loader and x.call is loader.call]
+    others = [
+        x
+        for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)
+        if x is not loader and x.call is loader.call
+    ]
     trains = loader in facts.roles.training_loaders
     if any((x in facts.roles.training_loaders) != trains for x in others) and training_key(facts, loader.call) is None:
         return "the same DataLoader(...) call makes a training loader and an evaluation loader; make them in two calls"
@@ -107,7 +127,11 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
 def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
     """The test for the training loader (`x == 'train'`) and its opposite, where one call in a comprehension over literals makes them all."""
     made = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x.call is call]
-    comp = next((a for a in made[0].site.source.ancestors(call) if isinstance(a, (cst.DictComp, cst.ListComp))), None) if made and call is not None else None
+    comp = (
+        next((a for a in made[0].site.source.ancestors(call) if isinstance(a, (cst.DictComp, cst.ListComp))), None)
+        if made and call is not None
+        else None
+    )
     if comp is None or not isinstance(comp.for_in.target, cst.Name):
         return None
     name = comp.for_in.target.value

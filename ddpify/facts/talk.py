@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 _LEVELS = r"(debug|info|warning|warn|error|critical|exception|fatal|log)"
 #: qualified name -> kind of talk; the first that matches counts
 _ROWS: tuple[tuple[str, str], ...] = (
-    (r"builtins\.(print|display)|pprint\.(pprint|pp)|rich\.(print|inspect|print_json)|sys\.(stdout|stderr|__stdout__|__stderr__)\.write(lines)?", "print"),
-    (r"matplotlib\.pyplot\.(show|pause)|IPython\.(core\.)?display\.(display|clear_output)|cv2\.(imshow|waitKey|destroyAllWindows)", "print"),
+    (
+        r"builtins\.(print|display)|pprint\.(pprint|pp)|rich\.(print|inspect|print_json)|sys\.(stdout|stderr|__stdout__|__stderr__)\.write(lines)?",
+        "print",
+    ),
+    (
+        r"matplotlib\.pyplot\.(show|pause)|IPython\.(core\.)?display\.(display|clear_output)|cv2\.(imshow|waitKey|destroyAllWindows)",
+        "print",
+    ),
     (r"tqdm(\.\w+)*\.write|prettytable\.print|click\.s?echo|builtins\.help", "print"),
     (rf"(absl\.)?logging\.{_LEVELS}|loguru\.logger\.{_LEVELS}", "log"),
     (r"logging\.basicConfig", "log-config"),
@@ -25,7 +31,10 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torchsummary\.summary|torchsummaryX\.summary|torchinfo\.summary|torchscan\.summary", "summary"),
     (r"wandb\.init", "run"),
     (r"comet_ml\.(\w+\.)*(Experiment|ExistingExperiment|start)", "run-disabled"),
-    (r"wandb\.(login|agent|sweep)|mlflow\.\w+(\.\w+)*|neptune\.\w+|clearml\.Task\.\w+|visdom\.Visdom|aim\.Run|swanlab\.init", "tracker"),
+    (
+        r"wandb\.(login|agent|sweep)|mlflow\.\w+(\.\w+)*|neptune\.\w+|clearml\.Task\.\w+|visdom\.Visdom|aim\.Run|swanlab\.init",
+        "tracker",
+    ),
     (r"builtins\.input|getpass\.getpass", "input"),
     (r"os\.system|subprocess\.(run|call|check_call|Popen)", "shell"),
 )

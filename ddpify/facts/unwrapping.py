@@ -17,8 +17,21 @@ if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 #: Builtins that are as content with the wrapper.
-_INDIFFERENT = frozenset({"builtins.id", "builtins.len", "builtins.type", "builtins.list", "builtins.next", "builtins.iter", "builtins.filter",
-                          "builtins.map", "builtins.super", "torch.nn.parallel.DistributedDataParallel", "torch.nn.utils.clip_grad_norm_"})  # fmt: skip
+_INDIFFERENT = frozenset(
+    {
+        "builtins.id",
+        "builtins.len",
+        "builtins.type",
+        "builtins.list",
+        "builtins.next",
+        "builtins.iter",
+        "builtins.filter",
+        "builtins.map",
+        "builtins.super",
+        "torch.nn.parallel.DistributedDataParallel",
+        "torch.nn.utils.clip_grad_norm_",
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +61,32 @@ def find_raw(facts: Facts) -> list[Raw]:
             both = any(isinstance(o, Module) for o in values) and any(isinstance(o, Wrapped) for o in values)
             found.setdefault(id(place), Raw(place, source, why, what, both))
 
-    trained = {(id(e.node), id(e.frame)): e for e in flow.log.of("forward") if isinstance(e.obj, Wrapped) and e.grad is not False and e.node in training}
+    trained = {
+        (id(e.node), id(e.frame)): e
+        for e in flow.log.of("forward")
+        if isinstance(e.obj, Wrapped) and e.grad is not False and e.node in training
+    }
     for e in flow.log.events:
         if e.kind == "forward" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Call):
             if e.grad is not False and e.node in training:
                 continue
-            func = e.node.func.value if isinstance(e.node.func, cst.Attribute) and e.node.func.attr.value == "forward" else e.node.func
+            func = (
+                e.node.func.value
+                if isinstance(e.node.func, cst.Attribute) and e.node.func.attr.value == "forward"
+                else e.node.func
+            )
             trainer = trained.get((id(e.node), id(e.frame)))
             test = phase_test(facts, trainer, e) if trainer is not None else None
             if test is not None:
                 found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", test=test))
             else:
                 want(e, func, "evaluation", "")
-        elif e.kind == "attribute" and isinstance(e.obj, Wrapped) and e.name not in SURFACE and isinstance(e.node, cst.Attribute):
+        elif (
+            e.kind == "attribute"
+            and isinstance(e.obj, Wrapped)
+            and e.name not in SURFACE
+            and isinstance(e.node, cst.Attribute)
+        ):
             want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
         elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):
             want(e, e.node.value, "attribute", e.name)
@@ -80,9 +106,7 @@ def _wrappers_in(facts: Facts, node: cst.BaseExpression) -> list[cst.BaseExpress
         top = todo.pop()
         if isinstance(top, (cst.Name, cst.Attribute)) and any(isinstance(o, Wrapped) for o in values.get(top, ())):
             found.append(top)
-        elif isinstance(top, cst.Dict):
-            todo.extend(e.value for e in top.elements)
-        elif isinstance(top, (cst.List, cst.Tuple)):
+        elif isinstance(top, (cst.Dict, cst.List, cst.Tuple)):
             todo.extend(e.value for e in top.elements)
     return found
 
@@ -107,7 +131,9 @@ class _Trains:
 
 def _climb(frame: Frame, node: cst.BaseExpression, trains: _Trains) -> list[tuple[cst.BaseExpression, Source]]:
     """From a use up to the argument of the outermost call that does not train, in every context."""
-    if not (isinstance(node, cst.Name) and node.value in frame.arguments and node.value not in frame.assigned) or trains(frame):
+    if not (
+        isinstance(node, cst.Name) and node.value in frame.arguments and node.value not in frame.assigned
+    ) or trains(frame):
         return [(node, frame.source)]
     argument = frame.arguments[node.value]
     if argument is None or not frame.entries:

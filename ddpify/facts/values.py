@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -61,7 +61,7 @@ class FromWorld:
     what: str
 
 
-Origin = Union[FromBatch, FromForward, FromLength, FromLoop, FromWorld]
+Origin = FromBatch | FromForward | FromLength | FromLoop | FromWorld
 
 
 # -- plain values -------------------------------------------------------------------------------------
@@ -317,10 +317,31 @@ class Method:
     name: str
 
 
-Obj = Union[
-    Const, Data, Ext, Mod, Func, Class, Instance, Module, Wrapped, Loader, Dataset, Sampler, Optimizer, Scheduler, Device,
-    Parameters, StateDict, Seq, Dict, Iteration, Thing, Mode, Method,
-]
+Obj = (
+    Const
+    | Data
+    | Ext
+    | Mod
+    | Func
+    | Class
+    | Instance
+    | Module
+    | Wrapped
+    | Loader
+    | Dataset
+    | Sampler
+    | Optimizer
+    | Scheduler
+    | Device
+    | Parameters
+    | StateDict
+    | Seq
+    | Dict
+    | Iteration
+    | Thing
+    | Mode
+    | Method
+)
 Value = tuple[Obj, ...]
 
 UNKNOWN: Value = (Data(),)
@@ -388,7 +409,9 @@ def data_of(value: Value) -> Data | None:
 
 def constants(value: Value) -> list[object] | None:
     """The literals that a value can be, or None where it can be anything else."""
-    return [o.value for o in value if isinstance(o, Const)] if value and all(isinstance(o, Const) for o in value) else None
+    return (
+        [o.value for o in value if isinstance(o, Const)] if value and all(isinstance(o, Const) for o in value) else None
+    )
 
 
 def of_type(value: Value, kind: type[Heap]) -> list[Heap]:

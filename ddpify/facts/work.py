@@ -22,12 +22,50 @@ _SHARED = re.compile(
 )
 _SHARED_ROLES = frozenset({"seed", "random", "random-split", "split", "load", "dataset", "module"})
 #: Methods of containers that change them.
-_MUTATORS = frozenset({"append", "extend", "insert", "pop", "popleft", "popitem", "remove", "clear", "update", "setdefault", "sort", "reverse",
-                       "add", "appendleft", "discard"})  # fmt: skip
+_MUTATORS = frozenset(
+    {
+        "append",
+        "extend",
+        "insert",
+        "pop",
+        "popleft",
+        "popitem",
+        "remove",
+        "clear",
+        "update",
+        "setdefault",
+        "sort",
+        "reverse",
+        "add",
+        "appendleft",
+        "discard",
+    }
+)
 #: Methods of a module that change nothing and run nothing.
-_LOOKS = frozenset({"state_dict", "parameters", "named_parameters", "children", "modules", "named_children", "named_modules", "buffers",
-                    "named_buffers", "extra_repr", "num_parameters", "get_parameter", "get_submodule", "save_pretrained", "push_to_hub",
-                    "__repr__", "__str__", "get_input_embeddings", "save", "trainable_parameters"})  # fmt: skip
+_LOOKS = frozenset(
+    {
+        "state_dict",
+        "parameters",
+        "named_parameters",
+        "children",
+        "modules",
+        "named_children",
+        "named_modules",
+        "buffers",
+        "named_buffers",
+        "extra_repr",
+        "num_parameters",
+        "get_parameter",
+        "get_submodule",
+        "save_pretrained",
+        "push_to_hub",
+        "__repr__",
+        "__str__",
+        "get_input_embeddings",
+        "save",
+        "trainable_parameters",
+    }
+)
 
 
 class Work:
@@ -94,7 +132,9 @@ class Work:
             seen.add(id(e.callee))
             return any(self._meets(inner, seen) for inner in e.callee.events)
         if e.kind == "external":
-            return e.name.startswith("torch.distributed.") and not e.name.endswith(("get_rank", "get_world_size", "is_initialized", "is_available"))
+            return e.name.startswith("torch.distributed.") and not e.name.endswith(
+                ("get_rank", "get_world_size", "is_initialized", "is_available")
+            )
         loader = e.kind == "loop" and any(isinstance(o, Loader) for o in loaders_in(e.value))
         return loader or e.kind in ("forward", "backward")
 
@@ -141,7 +181,11 @@ def _runs_module(callee: Value) -> bool:
     for obj in callee:
         if isinstance(obj, Wrapped):
             return True
-        if isinstance(obj, Module) and (obj.has_parameters or obj.inner is not None) and role_of(obj.name) != "loss-module":
+        if (
+            isinstance(obj, Module)
+            and (obj.has_parameters or obj.inner is not None)
+            and role_of(obj.name) != "loss-module"
+        ):
             return True
     return False
 

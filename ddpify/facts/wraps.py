@@ -43,8 +43,14 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
     for module in roles.trained:
         if module in wrapped or root(module) in wrapped or not module.has_parameters:
             continue
-        forwards = [e for e in flow.log.of("forward") if e.node in roles.training_forwards and e.grad is not False and e.obj is not None
-                    and module in [root(m) for m in modules((e.obj,))]]  # fmt: skip
+        forwards = [
+            e
+            for e in flow.log.of("forward")
+            if e.node in roles.training_forwards
+            and e.grad is not False
+            and e.obj is not None
+            and module in [root(m) for m in modules((e.obj,))]
+        ]
         if forwards:
             found.append(_wrap_point(flow, module, min(forwards, key=lambda e: e.seq)))
     return found
@@ -53,11 +59,18 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
 def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapPoint:
     source = first.frame.source
     func = first.node.func if isinstance(first.node, cst.Call) else first.node
-    inside = [m for m in modules((first.obj,)) if m is not module and m is not module.inner] if first.obj is not None else []
+    inside = (
+        [m for m in modules((first.obj,)) if m is not module and m is not module.inner] if first.obj is not None else []
+    )
     if isinstance(func, cst.Attribute) and func.attr.value in ("forward", "__call__"):
         func = func.value
     elif inside and root(inside[0]) is module and inside[0].inner is not module:
-        return NoWrapPoint(module, first.node, source, f"`{source.code(func)}` trains a part of the model by itself, not the model's forward")
+        return NoWrapPoint(
+            module,
+            first.node,
+            source,
+            f"`{source.code(func)}` trains a part of the model by itself, not the model's forward",
+        )
     cell = _cell(flow, func, first)
     if isinstance(cell, str):
         return NoWrapPoint(module, first.node, source, cell)
@@ -69,7 +82,9 @@ def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapP
     places = [(e.seq, s) for e in (*binds, *prepared) if (s := _stmt_in(e, frame)) is not None]
     bound = _stmt_in(binds[-1], frame)
     if bound is None:
-        return NoWrapPoint(module, first.node, source, f"`{target}` is assigned in another function than the one that prepares it")
+        return NoWrapPoint(
+            module, first.node, source, f"`{target}` is assigned in another function than the one that prepares it"
+        )
     use = _stmt_in(first, frame)
     block = common_block(frame.source, [bound, use] if use is not None else [bound])
     if block is None:
@@ -107,8 +122,13 @@ def _cell(flow: Flow, node: cst.BaseExpression, event: Event) -> tuple[Frame, st
             events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
             if holders and events:
                 return events[-1].frame, frame.source.code(events[-1].node), events
-            sets = [e for e in flow.log.of("set") if e.name == name and isinstance(e.node, cst.Attribute)
-                    and frame.source.code(e.node) == frame.source.code(node)]  # fmt: skip
+            sets = [
+                e
+                for e in flow.log.of("set")
+                if e.name == name
+                and isinstance(e.node, cst.Attribute)
+                and frame.source.code(e.node) == frame.source.code(node)
+            ]
             if sets:
                 return sets[-1].frame, frame.source.code(node), sets
             return f"`{frame.source.code(node)}` is an attribute of something that ddpify could not follow"
@@ -124,7 +144,11 @@ def _variable(flow: Flow, frame: Frame, name: str) -> tuple[Frame, str, list[Eve
         return f"`{name}` is not assigned where ddpify could follow it"
     if owner.source is not frame.source and owner.func is None:
         return f"`{name}` is a global of another file ({owner.source.path.name})"
-    binds = [e for e in flow.log.of("bind") if e.name == name and (e.frame.scope is holder or e.frame.scope.outer.get(name) is holder)]
+    binds = [
+        e
+        for e in flow.log.of("bind")
+        if e.name == name and (e.frame.scope is holder or e.frame.scope.outer.get(name) is holder)
+    ]
     return owner, name, binds
 
 
@@ -144,7 +168,11 @@ def _stmt_in(event: Event, frame: Frame) -> cst.CSTNode | None:
         for entry in chain:
             if entry.frame is frame:
                 return entry.stmt
-    return event.stmt if event.frame is frame or event.frame.scope.parent is frame.scope and event.frame.func is frame.func else None
+    return (
+        event.stmt
+        if event.frame is frame or (event.frame.scope.parent is frame.scope and event.frame.func is frame.func)
+        else None
+    )
 
 
 __all__ = ["NoWrapPoint", "WrapPoint", "find_wraps", "steps"]

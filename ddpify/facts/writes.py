@@ -23,7 +23,11 @@ _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     (r"joblib\.dump", 1, ("filename",)),
     (r"safetensors\.torch\.(save_file|save_model)|safetensors\.numpy\.save_file", 1, ("filename",)),
     (r"torchvision\.utils\.save_image|torchvision\.io\.write_\w+", 1, ("fp", "filename")),
-    (r"torchaudio\.save|soundfile\.write|scipy\.io\.savemat|imageio\.(\w+\.)?(imwrite|imsave|mimsave|mimwrite)", 0, ("uri",)),
+    (
+        r"torchaudio\.save|soundfile\.write|scipy\.io\.savemat|imageio\.(\w+\.)?(imwrite|imsave|mimsave|mimwrite)",
+        0,
+        ("uri",),
+    ),
     (r"matplotlib\.pyplot\.(savefig|imsave)", 0, ("fname",)),
     (r"cv2\.imwrite|skimage\.io\.imsave|scipy\.misc\.(imsave|toimage)", 0, ("filename", "fname")),
     (r"shutil\.(copy|copy2|copyfile|copytree|move)", 1, ("dst",)),
@@ -45,7 +49,9 @@ _METHODS = re.compile(
 )
 #: Methods that write where they are given a place, and give back a text where they are not.
 _NEEDS_ARGUMENT = re.compile(r"to_\w+|save|tofile|savefig")
-_IN_MEMORY = re.compile(r"io\.(BytesIO|StringIO)|tempfile\.\w+|sys\.(stdout|stderr)|builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open")
+_IN_MEMORY = re.compile(
+    r"io\.(BytesIO|StringIO)|tempfile\.\w+|sys\.(stdout|stderr)|builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open"
+)
 _COMPILED = tuple((re.compile(p), at, names) for p, at, names in _FUNCTIONS)
 _OPENING = tuple((re.compile(p), at, mode) for p, at, mode in _OPENERS)
 
@@ -62,7 +68,12 @@ class Write:
 
     @property
     def can_be_null(self) -> bool:
-        return self.opens and self.path is not None and not set(self.mode) & set("x+r") and _PLAIN_FILES.fullmatch(self.call.name) is not None
+        return (
+            self.opens
+            and self.path is not None
+            and not set(self.mode) & set("x+r")
+            and _PLAIN_FILES.fullmatch(self.call.name) is not None
+        )
 
 
 def find_writes(facts: Facts) -> list[Write]:
@@ -111,7 +122,9 @@ def _by_method(call: Outside) -> Write | None:
     if call.method in ("save", "rmdir", "touch") and any(isinstance(o, Module) and o.cls is not None for o in call.obj):
         return None
     path = call.argument(0, "path", "save_directory", "fname", "path_or_buf", "fp")
-    if call.method in ("write_text", "write_bytes", "touch", "unlink", "rmdir") and isinstance(call.node.func, cst.Attribute):
+    if call.method in ("write_text", "write_bytes", "touch", "unlink", "rmdir") and isinstance(
+        call.node.func, cst.Attribute
+    ):
         path = call.node.func.value
     return Write(call, path)
 

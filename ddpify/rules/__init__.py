@@ -16,7 +16,11 @@ def all_rules() -> tuple[type[Rule], ...]:
     for info in pkgutil.iter_modules(__path__):
         if not info.name.startswith("_"):
             module = importlib.import_module(f"{__name__}.{info.name}")
-            found.extend(c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Rule) and c.__module__ == module.__name__)
+            found.extend(
+                c
+                for c in vars(module).values()
+                if isinstance(c, type) and issubclass(c, Rule) and c.__module__ == module.__name__
+            )
     return tuple(sorted(found, key=lambda c: c.code))
 
 

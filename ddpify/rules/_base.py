@@ -87,9 +87,21 @@ class Rule:
     def check(self, facts: Facts) -> Iterator[Finding]:
         raise NotImplementedError
 
-    def finding(self, source: Source, node: cst.CSTNode, message: str, *edits: Edit, reason: str = "", left: str = "",
-                refuse: bool = False, note: bool = False, severity: Severity | None = None) -> Finding:  # fmt: skip
-        return Finding(self.code, source, node, message, severity or self.severity, tuple(edits), reason, left, refuse, note)
+    def finding(
+        self,
+        source: Source,
+        node: cst.CSTNode,
+        message: str,
+        *edits: Edit,
+        reason: str = "",
+        left: str = "",
+        refuse: bool = False,
+        note: bool = False,
+        severity: Severity | None = None,
+    ) -> Finding:
+        return Finding(
+            self.code, source, node, message, severity or self.severity, tuple(edits), reason, left, refuse, note
+        )
 
     @classmethod
     def name(cls) -> str:

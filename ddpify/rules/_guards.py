@@ -58,7 +58,11 @@ class Guards:
             return "it is a part of a statement that does more"
         if any(isinstance(n, (cst.NamedExpr, cst.Yield, cst.Await)) for n in walk(stmt)):
             return "it is a part of a statement that does more"
-        return "" if self.hoists(source, stmt, effect) is not None else "a part of it has to run on every rank and cannot be taken out"
+        return (
+            ""
+            if self.hoists(source, stmt, effect) is not None
+            else "a part of it has to run on every rank and cannot be taken out"
+        )
 
     def guard(self, source: Source, stmt: cst.CSTNode, effect: cst.CSTNode | None = None) -> Placed:
         """The edits for a statement that has no obstacle."""
@@ -83,10 +87,18 @@ class Guards:
     def hoists(self, source: Source, stmt: cst.CSTNode, effect: cst.CSTNode | None) -> list[cst.CSTNode] | None:
         """The expressions of a statement that every rank has to evaluate, None where one of them cannot be taken out."""
         found: list[cst.CSTNode] = []
-        for node in self.work.inside(stmt):
+        value = stmt.value if isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is not None else stmt
+        for node in self.work.inside(value):
             place = self.movable(source, stmt, node)
             holds = place is not None and any(n is effect for n in walk(place))
-            if place is None or holds or any(isinstance(n, (cst.SimpleString, cst.FormattedString)) and source.newline in source.code(n) for n in walk(place)):
+            if (
+                place is None
+                or holds
+                or any(
+                    isinstance(n, (cst.SimpleString, cst.FormattedString)) and source.newline in source.code(n)
+                    for n in walk(place)
+                )
+            ):
                 return None
             if place not in found:
                 found.append(place)
@@ -117,7 +129,11 @@ class Guards:
                     return None
             below = above
         if isinstance(place, cst.GeneratorExp):
-            return self.movable(source, stmt, source.parents[source.parents[place]]) if isinstance(source.parents.get(place), cst.Arg) else None
+            return (
+                self.movable(source, stmt, source.parents[source.parents[place]])
+                if isinstance(source.parents.get(place), cst.Arg)
+                else None
+            )
         return place if place is not getattr(stmt, "value", None) else None
 
     def is_unused(self, source: Source, stmt: cst.Assign) -> bool:
@@ -168,11 +184,17 @@ def joined_group(facts: Facts, event: Event, stmt: cst.CSTNode | None = None) ->
 
     def after(frame: Frame, at: cst.CSTNode) -> bool:
         start = frame.source.span(at).start
-        return frame.node is setup.frame.node and frame.source is setup.source and (start > limit if behind else start >= limit)
+        return (
+            frame.node is setup.frame.node
+            and frame.source is setup.source
+            and (start > limit if behind else start >= limit)
+        )
 
     here = stmt if stmt is not None else event.stmt
     # a function that nothing calls is run by its definition: whoever imports it has set the group up
-    chains = [c for c in event.frame.chains() if not any(isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) for e in c)]
+    chains = [
+        c for c in event.frame.chains() if not any(isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) for e in c)
+    ]
     return all(after(event.frame, here) or any(after(e.frame, e.stmt) for e in chain) for chain in chains)
 
 
@@ -195,7 +217,9 @@ def same_on_all_ranks(source: Source, stmt: cst.CSTNode, asks: Callable[[cst.Bas
         if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             break
         handled = handled or isinstance(below, (cst.ExceptHandler, cst.ExceptStarHandler))
-        if (isinstance(above, (cst.If, cst.While)) and asks(above.test)) or (handled and isinstance(above, (cst.Try, cst.TryStar))):
+        if (isinstance(above, (cst.If, cst.While)) and asks(above.test)) or (
+            handled and isinstance(above, (cst.Try, cst.TryStar))
+        ):
             found, handled = above, False
         below = above
     while isinstance(found, cst.If) and isinstance(source.parents.get(found), cst.If):

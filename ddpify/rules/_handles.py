@@ -68,7 +68,9 @@ class Handles:
 
     # -- a name that holds the file ---------------------------------------------------------------------
 
-    def together(self, source: Source, stmt: cst.CSTNode, targets: list[cst.BaseExpression], depth: int = 3) -> list[cst.CSTNode] | None:
+    def together(
+        self, source: Source, stmt: cst.CSTNode, targets: list[cst.BaseExpression], depth: int = 3
+    ) -> list[cst.CSTNode] | None:
         """The opening statement and every statement that uses its name, None where one of them cannot be guarded."""
         if depth == 0 or not targets:
             return None
@@ -88,7 +90,9 @@ class Handles:
     def use(self, source: Source, owner: cst.CSTNode, use: cst.CSTNode, depth: int) -> list[cst.CSTNode] | None:
         """The statements that have to be guarded because of one use; none where the use is a new file under the old name."""
         if isinstance(owner, cst.Assign) and any(t.target is use for t in owner.targets):
-            again = isinstance(owner.value, cst.Call) or (isinstance(owner.value, cst.Name) and owner.value.value == "None")
+            again = isinstance(owner.value, cst.Call) or (
+                isinstance(owner.value, cst.Name) and owner.value.value == "None"
+            )
             return [] if again else None
         if isinstance(owner, cst.With) and any(i.item is use for i in owner.items):
             return [owner] if self.guards.is_output(source, owner) else None
@@ -105,8 +109,13 @@ class Handles:
     def uses(self, source: Source, stmt: cst.CSTNode, target: cst.BaseExpression) -> list[cst.CSTNode] | None:
         """Every other place where the variable or attribute stands, None where that cannot be known."""
         if isinstance(target, cst.Name):
-            owner: cst.CSTNode = next((a for a in source.ancestors(stmt) if isinstance(a, (cst.FunctionDef, cst.ClassDef))), source.module)
-            shared = any(isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == target.value for i in n.names) for n in walk(owner))
+            owner: cst.CSTNode = next(
+                (a for a in source.ancestors(stmt) if isinstance(a, (cst.FunctionDef, cst.ClassDef))), source.module
+            )
+            shared = any(
+                isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == target.value for i in n.names)
+                for n in walk(owner)
+            )
             tree = source.module if shared else owner
             return [n for n in references(tree, target.value) if n is not target]
         if isinstance(target, cst.Attribute):

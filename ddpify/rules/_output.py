@@ -35,7 +35,11 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
     call = t.call
     stmt = holding(call.source, call.node)
     if call.source is not facts.source:
-        placed = guards(facts).at_the_call(call) if t.kind not in ("bar", "writer", "run", "run-disabled", "shell", "input") else None
+        placed = (
+            guards(facts).at_the_call(call)
+            if t.kind not in ("bar", "writer", "run", "run-disabled", "shell", "input")
+            else None
+        )
         return "it stands in another file" if placed is None else _guarded(placed, _ONCE)
     match t.kind:
         case "bar":
@@ -43,11 +47,21 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
         case "writer":
             return _placed(writer_edits(facts, call), "one process writes event files; the others have no writer")
         case "run":
-            return _argument(facts, call, "mode", 'None if {} else "disabled"', ' if {} else "disabled"', "one process starts the run")
+            return _argument(
+                facts,
+                call,
+                "mode",
+                'None if {} else "disabled"',
+                ' if {} else "disabled"',
+                "one process starts the run",
+            )
         case "run-disabled":
             return _argument(facts, call, "disabled", "not {}", " or not {}", "one process starts the run")
         case "log-file":
-            return _placed(handles(facts).of(Write(call, call.argument(0, "filename"), opens=True)), "one process writes the log file")
+            return _placed(
+                handles(facts).of(Write(call, call.argument(0, "filename"), opens=True)),
+                "one process writes the log file",
+            )
         case "input":
             return _input(facts, call, stmt)
         case "shell":
@@ -80,7 +94,9 @@ def _argument(facts: Facts, call: Outside, name: str, new: str, added: str, why:
     given = call.argument(None, name)
     for arg in call.node.args:
         known = facts.flow.values.get(arg.value, ()) if arg.star == "**" else None
-        if known is not None and not (known and all(isinstance(o, Dict) and o.closed and name not in o.items for o in known)):
+        if known is not None and not (
+            known and all(isinstance(o, Dict) and o.closed and name not in o.items for o in known)
+        ):
             return f"`{source.code(arg.value)}` may hold `{name}`"
     edit: Edit
     if given is None:
@@ -90,7 +106,11 @@ def _argument(facts: Facts, call: Outside, name: str, new: str, added: str, why:
         if held in ([False], [None]) and isinstance(given, cst.Name) and (name != "disable" or held == [False]):
             edit = Replace(source, given, new.format(is_main))
         else:
-            unset = name == "disable" and (held is None or None in held) and not isinstance(given, (cst.UnaryOperation, cst.Comparison))
+            unset = (
+                name == "disable"
+                and (held is None or None in held)
+                and not isinstance(given, (cst.UnaryOperation, cst.Comparison))
+            )
             text = " if {} else True" if unset else added
             wrap = isinstance(given, (cst.IfExp, cst.Lambda, cst.NamedExpr)) and not given.lpar
             edit = Surround(source, given, "(" if wrap else "", (")" if wrap else "") + text.format(is_main))
@@ -114,7 +134,12 @@ def _random_later(facts: Facts, call: Outside) -> bool:
     """Whether a split or permutation without a generator of its own comes after."""
     first = min((e.seq for e in call.events), default=0)
     for e in facts.flow.log.of("external"):
-        if e.seq > first and (role_of(e.name) == "random-split" or e.name == "torch.randperm") and "generator" not in e.extra and "2" not in e.extra:
+        if (
+            e.seq > first
+            and (role_of(e.name) == "random-split" or e.name == "torch.randperm")
+            and "generator" not in e.extra
+            and "2" not in e.extra
+        ):
             return True
     return False
 

@@ -44,7 +44,12 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             yield found
     for event in facts.flow.log.of("method"):
         default = event.extra.get("default", ())
-        if isinstance(event.obj, Thing) and event.obj.name == "parser" and event.name == "add_argument" and _by_chance(default):
+        if (
+            isinstance(event.obj, Thing)
+            and event.obj.name == "parser"
+            and event.name == "add_argument"
+            and _by_chance(default)
+        ):
             yield Named(event.node, event.frame.source, _what(default), "it is the default of an argument")  # type: ignore[arg-type]
 
 
@@ -65,7 +70,9 @@ def _by_chance(value: Value) -> bool:
 
 
 def _what(value: Value) -> str:
-    return next((o.what for o in sorted(origins(value), key=str) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), "")
+    return next(
+        (o.what for o in sorted(origins(value), key=str) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), ""
+    )
 
 
 def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
@@ -85,7 +92,12 @@ def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
     if event.frame.source is facts.source and not any(d is not None for _, _, d in way) and joined_group(facts, event):
         return Named(path, facts.source, what)
     source = event.frame.source
-    return Named(path, source, what, "it is made before the process group is set up, or in another file" if facts.converting else "")
+    return Named(
+        path,
+        source,
+        what,
+        "it is made before the process group is set up, or in another file" if facts.converting else "",
+    )
 
 
 def _assigns(d: Definition) -> bool:
@@ -94,8 +106,15 @@ def _assigns(d: Definition) -> bool:
     return isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is d.node and d.index is None
 
 
-def _way(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Frame, seen: set[int],
-         by: Definition | None = None, depth: int = 8) -> Iterator[tuple[cst.CSTNode, Frame, Definition | None]]:  # fmt: skip
+def _way(
+    facts: Facts,
+    known: Definitions,
+    node: cst.CSTNode,
+    frame: Frame,
+    seen: set[int],
+    by: Definition | None = None,
+    depth: int = 8,
+) -> Iterator[tuple[cst.CSTNode, Frame, Definition | None]]:
     """The expressions that hold time or chance, from the use back to the call."""
     if id(node) in seen or not depth:
         return
@@ -104,7 +123,9 @@ def _way(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Frame, seen
     for part in walk(node):
         if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)) or not _by_chance(facts.flow.values.get(part, ())):
             continue
-        if isinstance(part, cst.Call) and any(isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in facts.flow.values.get(part.func, ())):
+        if isinstance(part, cst.Call) and any(
+            isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in facts.flow.values.get(part.func, ())
+        ):
             continue
         for d in known.of(part, frame):
             yield from _way(facts, known, d.node, d.frame, seen, d, depth - 1)

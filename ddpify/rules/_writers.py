@@ -42,7 +42,9 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
         if owner not in used:
             used.append(owner)
     plain = isinstance(above, (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return))
-    edit = Surround(source, node, "" if plain else "(", f" if {guards(facts).is_main} else None" + ("" if plain else ")"))
+    edit = Surround(
+        source, node, "" if plain else "(", f" if {guards(facts).is_main} else None" + ("" if plain else ")")
+    )
     return [Placed(stmt, (edit, guards(facts).helper())), *(guards(facts).guard(source, s) for s in used)]
 
 
@@ -50,7 +52,9 @@ def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNod
     """Every expression of the project that may hold the writer."""
     for source in facts.project.files():
         for node in walk(source.module):
-            if isinstance(node, (cst.Name, cst.Attribute)) and any(id(o) in made for o in facts.flow.values.get(node, ())):
+            if isinstance(node, (cst.Name, cst.Attribute)) and any(
+                id(o) in made for o in facts.flow.values.get(node, ())
+            ):
                 yield source, node
 
 
@@ -58,9 +62,26 @@ def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
     """What is done with the writer: "fine" where None does as well, "call" where its statement needs a guard, else "other"."""
     above = source.parents.get(node)
     match above:
-        case cst.Assign() | cst.AnnAssign() | cst.AssignTarget() | cst.Return() | cst.Param() | cst.Comparison() | cst.ComparisonTarget():
+        case (
+            cst.Assign()
+            | cst.AnnAssign()
+            | cst.AssignTarget()
+            | cst.Return()
+            | cst.Param()
+            | cst.Comparison()
+            | cst.ComparisonTarget()
+        ):
             return "fine"
-        case cst.If() | cst.UnaryOperation() | cst.BooleanOperation() | cst.Expr() | cst.IfExp() | cst.NamedExpr() | cst.NameItem() | cst.Del():
+        case (
+            cst.If()
+            | cst.UnaryOperation()
+            | cst.BooleanOperation()
+            | cst.Expr()
+            | cst.IfExp()
+            | cst.NamedExpr()
+            | cst.NameItem()
+            | cst.Del()
+        ):
             return "fine"
         case cst.Attribute(attr=attr):
             return "fine" if attr is node else "call"
@@ -69,7 +90,9 @@ def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
                 return "fine"
             call = source.parents.get(above)
             callee = facts.flow.values.get(call.func, ()) if isinstance(call, cst.Call) else ()
-            followed = bool(callee) and all(isinstance(o, (Func, Class)) or (isinstance(o, Ext) and o.name in _HARMLESS) for o in callee)
+            followed = bool(callee) and all(
+                isinstance(o, (Func, Class)) or (isinstance(o, Ext) and o.name in _HARMLESS) for o in callee
+            )
             return "fine" if followed else "call"
     return "other"
 

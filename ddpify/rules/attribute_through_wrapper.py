@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.methods import SURFACE
@@ -32,9 +31,15 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
         name = raw.source.code(raw.node)
         if raw.source is not facts.source:
             message = f"`{name}` holds the DDP wrapper in {raw.source.path.name}, where its module is wanted"
-            yield rule.finding(raw.source, raw.node, message, refuse=True, left="This version edits the entry script only")
+            yield rule.finding(
+                raw.source, raw.node, message, refuse=True, left="This version edits the entry script only"
+            )
             continue
-        message = f"`{name}.{raw.what}` would ask the DDP wrapper" if raw.what else f"`{name}` is evaluated through the DDP wrapper"
+        message = (
+            f"`{name}.{raw.what}` would ask the DDP wrapper"
+            if raw.what
+            else f"`{name}` is evaluated through the DDP wrapper"
+        )
         yield rule.finding(raw.source, raw.node, message, *raw_edits(facts, raw), reason=reason)
 
 
@@ -76,26 +81,59 @@ class AttributeThroughWrapper(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         if facts.converting:
-            yield from raw_findings(self, facts, ("attribute", "handed over"), "the wrapper does not have the module's attributes")
+            yield from raw_findings(
+                self, facts, ("attribute", "handed over"), "the wrapper does not have the module's attributes"
+            )
             return
         seen: set[int] = set()
         for e in facts.flow.log.of("attribute", "set"):
-            if not isinstance(e.obj, Wrapped) or e.frame.source is not facts.source or id(e.node) in seen or not e.obj.module:
+            if (
+                not isinstance(e.obj, Wrapped)
+                or e.frame.source is not facts.source
+                or id(e.node) in seen
+                or not e.obj.module
+            ):
                 continue
             seen.add(id(e.node))
             lost = e.kind == "set"
             if (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
                 code = facts.source.code(e.node)
-                why = "is set on the DDP wrapper; the module keeps its old value" if lost else "is asked of the DDP wrapper, which does not have it"
+                why = (
+                    "is set on the DDP wrapper; the module keeps its old value"
+                    if lost
+                    else "is asked of the DDP wrapper, which does not have it"
+                )
                 yield self.finding(facts.source, e.node, f"`{code}` {why}")
 
     def unknown(self, obj: Wrapped, name: str, lost: bool) -> bool:
         """nn.Module's own methods work on the wrapper too (their names gain `module.`), those of the class do not."""
         inner = [m for m in obj.module if isinstance(m, Module)]
         own = any(name in m.fields or (m.cls is not None and m.cls.member(name)) for m in inner)
-        common = {"named_parameters", "named_modules", "modules", "children", "named_children", "state_dict", "load_state_dict", "apply", "half",
-                  "float", "double", "cpu", "type", "register_forward_hook", "device", "named_buffers", "register_buffer", "get_submodule",
-                  "share_memory", "compile", "require_backward_grad_sync", "reducer", "logger", "_set_static_graph", "bfloat16"}  # fmt: skip
+        common = {
+            "named_parameters",
+            "named_modules",
+            "modules",
+            "children",
+            "named_children",
+            "state_dict",
+            "load_state_dict",
+            "apply",
+            "half",
+            "float",
+            "double",
+            "cpu",
+            "type",
+            "register_forward_hook",
+            "device",
+            "named_buffers",
+            "register_buffer",
+            "get_submodule",
+            "share_memory",
+            "compile",
+            "require_backward_grad_sync",
+            "reducer",
+            "logger",
+            "_set_static_graph",
+            "bfloat16",
+        }
         return own or lost or (name not in common and not name.startswith("_"))
-
-

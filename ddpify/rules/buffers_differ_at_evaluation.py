@@ -61,7 +61,9 @@ class BuffersDifferAtEvaluation(Rule):
         raws: list[Raw] = facts.cached("raw", find_raw)  # type: ignore[assignment]
         places = {id(r.node): r for r in raws if r.why == "evaluation"}
         for e in facts.after.log.of("forward"):
-            if not isinstance(e.obj, Wrapped) or (e.grad is not False and e.node in facts.after_roles.training_forwards):
+            if not isinstance(e.obj, Wrapped) or (
+                e.grad is not False and e.node in facts.after_roles.training_forwards
+            ):
                 continue
             if not any(mentions(m, BUFFERS) for m in modules((e.obj,))) or e.seq >= facts.after.main_end:
                 continue
@@ -69,9 +71,14 @@ class BuffersDifferAtEvaluation(Rule):
                 if id(stmt) not in done and frame.source is facts.source:
                     done.add(id(stmt))
                     helper = facts.names["sync_buffers"]
-                    yield self.finding(facts.source, stmt, f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
-                                       InsertBefore(facts.source, stmt, (f"{helper}({name}.module)",)), AddHelper(facts.source, "sync_buffers"),
-                                       reason="BatchNorm statistics differ between ranks after training")  # fmt: skip
+                    yield self.finding(
+                        facts.source,
+                        stmt,
+                        f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
+                        InsertBefore(facts.source, stmt, (f"{helper}({name}.module)",)),
+                        AddHelper(facts.source, "sync_buffers"),
+                        reason="BatchNorm statistics differ between ranks after training",
+                    )
 
     def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, str, Frame]]:
         """The statement that starts the evaluation, in the frame where the wrapper still has a name."""
@@ -81,7 +88,14 @@ class BuffersDifferAtEvaluation(Rule):
                 inside = self.raw_in(facts, stmt, raws, frame)
                 if inside is not None:
                     source = frame.source
-                    loop = next((lo.node for lo in loops if frame is e.frame and isinstance(lo.node, (cst.For, cst.While)) and self.batches(lo)), None)
+                    loop = next(
+                        (
+                            lo.node
+                            for lo in loops
+                            if frame is e.frame and isinstance(lo.node, (cst.For, cst.While)) and self.batches(lo)
+                        ),
+                        None,
+                    )
                     yield (loop if loop is not None else stmt), source.code(inside), frame
                     break
 

@@ -31,7 +31,9 @@ class DeviceNotPerRank(Rule):
 
     code = "DDP103"
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_device.html",)
-    good = (Good('local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\nddp = DDP(model.cuda())'),)
+    good = (
+        Good('local_rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(local_rank)\nddp = DDP(model.cuda())'),
+    )
     bad = (Bad('ddp = DDP(model.to("cuda:0"))'), Bad("torch.cuda.set_device(0)\nddp = DDP(model.cuda())"))
     converts = (
         Converts(
@@ -57,14 +59,20 @@ class DeviceNotPerRank(Rule):
         for place in fixed:
             if place.source is not facts.source:
                 if facts.converting and place.how != "set_device":
-                    yield self.finding(place.source, place.node, f"`{place.source.code(place.node)}` names one GPU, in another file",
-                                       left='write "cuda" without an index')  # fmt: skip
+                    yield self.finding(
+                        place.source,
+                        place.node,
+                        f"`{place.source.code(place.node)}` names one GPU, in another file",
+                        left='write "cuda" without an index',
+                    )
                 continue
             literal = place.how != "set_device" or isinstance(place.argument, cst.Integer)
             if facts.converting:
                 yield from self.mend(place)
             elif literal:
-                yield self.finding(place.source, place.node, f"`{place.source.code(place.node)}` names one GPU for every rank")
+                yield self.finding(
+                    place.source, place.node, f"`{place.source.code(place.node)}` names one GPU for every rank"
+                )
         if facts.converting:
             yield from self.choices(facts)
 
@@ -73,14 +81,25 @@ class DeviceNotPerRank(Rule):
         edit: Edit
         if place.how == "set_device":
             edit = Delete(source, place.node)
-        elif place.how == "index" and isinstance(place.node, cst.Call) and len(place.node.args) == 1 and _method(place.node) == "cuda":
+        elif (
+            place.how == "index"
+            and isinstance(place.node, cst.Call)
+            and len(place.node.args) == 1
+            and _method(place.node) == "cuda"
+        ):
             edit = Replace(source, place.node.args[0], "")
         elif place.argument is not None and isinstance(place.argument, cst.SimpleString):
             edit = Replace(source, place.argument, place.argument.value.split(":")[0] + place.argument.quote)
         else:
             assert place.argument is not None
             edit = Replace(source, place.argument, '"cuda"')
-        yield self.finding(source, place.node, f"`{code}` names one GPU for every rank", edit, reason="the set-up bound this process to its GPU")
+        yield self.finding(
+            source,
+            place.node,
+            f"`{code}` names one GPU for every rank",
+            edit,
+            reason="the set-up bound this process to its GPU",
+        )
 
     def choices(self, facts: Facts) -> Iterator[Finding]:
         """Device choices that the set-up does not take the place of lose their index."""
@@ -95,11 +114,20 @@ class DeviceNotPerRank(Rule):
                 if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda:"):
                     text = node.value.split(":")[0] + node.quote
                     if choice.source is facts.source:
-                        yield self.finding(choice.source, node, f"`{choice.target}` names one GPU for every rank",
-                                           Replace(choice.source, node, text), reason="the set-up bound this process to its GPU")  # fmt: skip
+                        yield self.finding(
+                            choice.source,
+                            node,
+                            f"`{choice.target}` names one GPU for every rank",
+                            Replace(choice.source, node, text),
+                            reason="the set-up bound this process to its GPU",
+                        )
                     else:
-                        yield self.finding(choice.source, node, f"`{choice.target}` names one GPU, in another file", left=f"write {text} there")
-
+                        yield self.finding(
+                            choice.source,
+                            node,
+                            f"`{choice.target}` names one GPU, in another file",
+                            left=f"write {text} there",
+                        )
 
     def as_text(self, facts: Facts, choice: DeviceChoice) -> Iterator[Finding]:
         """Where the device was a string and is used as one (`device == "cuda"`, `torch.autocast(device)`), its type is what is meant."""
@@ -115,14 +143,29 @@ class DeviceNotPerRank(Rule):
             compared = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
             method = isinstance(parent, cst.Attribute) and parent.value is node
             called = isinstance(parent, cst.Arg) and any(
-                getattr(o, "name", "") in _TYPES for o in values.get(getattr(source.parents.get(parent), "func", None), ()))  # type: ignore[arg-type]
+                getattr(o, "name", "") in _TYPES
+                for o in values.get(getattr(source.parents.get(parent), "func", None), ())
+            )  # type: ignore[arg-type]
             if compared or method or called:
-                yield self.finding(source, node, f"`{source.code(node)}` is a device now, and its type is meant here", Append(source, node, ".type"),
-                                   reason="a device is no string")  # fmt: skip
+                yield self.finding(
+                    source,
+                    node,
+                    f"`{source.code(node)}` is a device now, and its type is meant here",
+                    Append(source, node, ".type"),
+                    reason="a device is no string",
+                )
 
 
 #: Calls that take the type of a device, as a string.
-_TYPES = frozenset({"torch.autocast", "torch.amp.autocast", "torch.amp.GradScaler", "torch.amp.grad_scaler.GradScaler", "torch.get_autocast_dtype"})
+_TYPES = frozenset(
+    {
+        "torch.autocast",
+        "torch.amp.autocast",
+        "torch.amp.GradScaler",
+        "torch.amp.grad_scaler.GradScaler",
+        "torch.get_autocast_dtype",
+    }
+)
 
 
 def _method(call: cst.Call) -> str:

@@ -17,7 +17,9 @@ from ddpify.rules._run_names import Named, named_by_chance
 from ddpify.source import Source
 
 _MAKES = frozenset({"os.makedirs", "os.mkdir"})
-_CATCHES = frozenset({"FileExistsError", "OSError", "IOError", "Exception", "BaseException", "EnvironmentError", "os.error"})
+_CATCHES = frozenset(
+    {"FileExistsError", "OSError", "IOError", "Exception", "BaseException", "EnvironmentError", "os.error"}
+)
 
 
 class DirectoryRace(Rule):
@@ -117,9 +119,17 @@ class DirectoryRace(Rule):
             placed = guards(facts).guard(source, stmt, call.node)
             yield self.finding(source, stmt, message, *placed.edits, reason="the rank that removes it makes it anew")
         elif any(a.star for a in call.node.args) or call.argument(None, "dir_fd") is not None:
-            yield self.finding(source, call.node, message, left="let it accept a directory that is there: exist_ok=True")
+            yield self.finding(
+                source, call.node, message, left="let it accept a directory that is there: exist_ok=True"
+            )
         elif known != [True]:
-            yield self.finding(source, call.node, message, *self.accepting(facts, call, allowed), reason="another rank may have made it")
+            yield self.finding(
+                source,
+                call.node,
+                message,
+                *self.accepting(facts, call, allowed),
+                reason="another rank may have made it",
+            )
 
     def accepting(self, facts: Facts, call: Outside, allowed: cst.BaseExpression | None) -> list[Edit]:
         source, func = call.source, call.node.func
@@ -134,7 +144,10 @@ class DirectoryRace(Rule):
 
     def follows(self, removal: Outside, call: Outside) -> bool:
         """The directory that was removed is made again, or one below it."""
-        same = removal.source is call.source and removal.source.span(removal.node).start < call.source.span(call.node).start
+        same = (
+            removal.source is call.source
+            and removal.source.span(removal.node).start < call.source.span(call.node).start
+        )
         return same and self.path(removal) in self.path(call)
 
     def is_caught(self, source: Source, call: Outside) -> bool:
@@ -165,7 +178,9 @@ class DirectoryRace(Rule):
         stmt = holding(call.source, call.node)
         why = guards(facts).obstacle(call.source, stmt, call.node)
         if why or stmt is None:
-            yield self.finding(call.source, call.node, f"{message}: {why}", left="let rank 0 alone do it (`is_main_process()`)")
+            yield self.finding(
+                call.source, call.node, f"{message}: {why}", left="let rank 0 alone do it (`is_main_process()`)"
+            )
             return
         removed.append((call, stmt))
         placed = guards(facts).guard(call.source, stmt, call.node)
@@ -178,8 +193,13 @@ class DirectoryRace(Rule):
         message = f"`{code}` ({named.what}) names a path differently on each rank"
         if not facts.converting or named.problem:
             left = "" if not facts.converting else "take rank 0's value on all ranks (broadcast_object_list)"
-            return self.finding(named.source, named.node, message + (f"; {named.problem}" if named.problem else ""), left=left)
-        edits = (Surround(named.source, named.node, f"{facts.names['broadcast_value']}(", ")"), AddHelper(named.source, "broadcast_value"))
+            return self.finding(
+                named.source, named.node, message + (f"; {named.problem}" if named.problem else ""), left=left
+            )
+        edits = (
+            Surround(named.source, named.node, f"{facts.names['broadcast_value']}(", ")"),
+            AddHelper(named.source, "broadcast_value"),
+        )
         return self.finding(named.source, named.node, message, *edits, reason="every rank has rank 0's name")
 
     # -- all of them -----------------------------------------------------------------------------------------------
@@ -190,8 +210,12 @@ class DirectoryRace(Rule):
         for p in placed or ():
             yield self.finding(facts.source, p.stmt, f"{message} ({where})", *p.edits, reason="one rank does it")
         if placed is None:
-            yield self.finding(call.source, call.node, f"{message}, in another file of the project",
-                               left="mend it there: this version edits the entry script only")  # fmt: skip
+            yield self.finding(
+                call.source,
+                call.node,
+                f"{message}, in another file of the project",
+                left="mend it there: this version edits the entry script only",
+            )
 
     def path(self, call: Outside) -> str:
         if call.method and isinstance(call.node.func, cst.Attribute):
@@ -200,7 +224,9 @@ class DirectoryRace(Rule):
 
     def is_safe(self, facts: Facts, call: Outside) -> bool:
         """Under a test of the rank, or at a path of its own."""
-        own = [a.value for a in call.node.args] + ([call.node.func.value] if isinstance(call.node.func, cst.Attribute) and call.method else [])
+        own = [a.value for a in call.node.args] + (
+            [call.node.func.value] if isinstance(call.node.func, cst.Attribute) and call.method else []
+        )
         return bool(call.events) and all(
             guarded(e, facts.flow) or any(depends_on_rank(n, e.frame, facts.flow) for n in own) for e in call.events
         )

@@ -91,7 +91,10 @@ class DownloadOnEveryRank(Rule):
                 nn.functional.cross_entropy(net(x), y).backward()
                 optimizer.step()
             """,
-            gives=("with main_process_first():", '    train = datasets.MNIST("data", train=True, download=True, transform=transforms.ToTensor())'),
+            gives=(
+                "with main_process_first():",
+                '    train = datasets.MNIST("data", train=True, download=True, transform=transforms.ToTensor())',
+            ),
         ),
     )
 
@@ -99,7 +102,11 @@ class DownloadOnEveryRank(Rule):
         calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
         seen: set[int] = set()
         places = [(c.node, e) for c in calls for e in self.fetching(c, facts)]
-        places += [(e.node, e) for e in facts.flow.log.of("new") if isinstance(e.node, cst.Call) and self.makes_dataset(e, facts)]
+        places += [
+            (e.node, e)
+            for e in facts.flow.log.of("new")
+            if isinstance(e.node, cst.Call) and self.makes_dataset(e, facts)
+        ]
         for node, event in sorted(places, key=lambda p: p[1].seq):
             if guarded(event, facts.flow) or self.is_first(facts, event):
                 continue
@@ -117,7 +124,9 @@ class DownloadOnEveryRank(Rule):
                 yield self.finding(source, call, message)
             return
         stmt = holding(source, call)
-        if stmt is not None and any(self.is_loader(facts, a) for a in source.ancestors(call) if isinstance(a, cst.Call)):
+        if stmt is not None and any(
+            self.is_loader(facts, a) for a in source.ancestors(call) if isinstance(a, cst.Call)
+        ):
             return  # the dataset gets a statement of its own by the rule for loaders, under the same guard
         place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
         why = self.obstacle(facts, frame, place, event)
@@ -125,8 +134,14 @@ class DownloadOnEveryRank(Rule):
             yield self.finding(source, call, f"{message}; {why}", left="let one process per node do it first")
             return
         header = f"with {facts.names['main_process_first']}()"
-        yield self.finding(source, place, message, Guard(source, place, header), AddHelper(source, "main_process_first"),
-                           reason="one process per node downloads, the others find the files")  # fmt: skip
+        yield self.finding(
+            source,
+            place,
+            message,
+            Guard(source, place, header),
+            AddHelper(source, "main_process_first"),
+            reason="one process per node downloads, the others find the files",
+        )
 
     def obstacle(self, facts: Facts, frame: Frame, place: cst.CSTNode | None, event: Event) -> str:
         if frame.source is not facts.source:
@@ -135,8 +150,16 @@ class DownloadOnEveryRank(Rule):
             return "it stands in a lambda"
         if isinstance(place, (cst.FunctionDef, cst.ClassDef)) or work(facts.flow).meets(place):
             return "the statement does other work too"
-        inner = event if event.frame is frame else next((e for e in frame.events if e.callee is not None and e.stmt is place), event)
-        return "" if joined_group(facts, inner, place if inner.frame is frame else None) else "it runs before the process group is set up"
+        inner = (
+            event
+            if event.frame is frame
+            else next((e for e in frame.events if e.callee is not None and e.stmt is place), event)
+        )
+        return (
+            ""
+            if joined_group(facts, inner, place if inner.frame is frame else None)
+            else "it runs before the process group is set up"
+        )
 
     # -- what downloads ------------------------------------------------------------------------------------
 
@@ -147,14 +170,20 @@ class DownloadOnEveryRank(Rule):
         found = []
         for e in call.events:
             flag = e.extra.get("download")
-            if _FETCHES.fullmatch(call.name) or (flag is not None and can_be(flag, True) and not call.name.startswith("builtins.")):
+            if _FETCHES.fullmatch(call.name) or (
+                flag is not None and can_be(flag, True) and not call.name.startswith("builtins.")
+            ):
                 found.append(e)
         return found
 
     def makes_dataset(self, event: Event, facts: Facts) -> bool:
         """A class of the project that derives from a library's dataset, made with `download=True`."""
         obj = event.obj
-        if not isinstance(obj, Instance) or obj.cls is None or not any(role_of(b) == "dataset" for b in obj.cls.outside()):
+        if (
+            not isinstance(obj, Instance)
+            or obj.cls is None
+            or not any(role_of(b) == "dataset" for b in obj.cls.outside())
+        ):
             return False
         assert isinstance(event.node, cst.Call)
         given = [a.value for a in event.node.args if a.keyword is not None and a.keyword.value == "download"]
@@ -203,8 +232,12 @@ class DownloadOnEveryRank(Rule):
         callee = facts.flow.values.get(item.func, ()) if isinstance(item, cst.Call) else ()
         for obj in callee:
             node = getattr(obj, "node", None)
-            if node is not None and any("barrier" in str(getattr(o, "name", "")) for n in walk(node) if isinstance(n, cst.Call)
-                                        for o in facts.flow.values.get(n.func, ())):  # fmt: skip
+            if node is not None and any(
+                "barrier" in str(getattr(o, "name", ""))
+                for n in walk(node)
+                if isinstance(n, cst.Call)
+                for o in facts.flow.values.get(n.func, ())
+            ):
                 return True
         return False
 

@@ -89,13 +89,25 @@ class EvaluationNotExact(Rule):
                 continue
             name = e.known.source.code(e.known.dataset).split("\n")[0] if e.known.dataset is not None else "the dataset"
             if e.mode == "batch":
-                yield self.finding(e.known.source, e.known.call, f"the evaluation over `{name}` is dealt out by whole batches", *self.deal(facts, e),
-                                   reason=f"{e.reason}: each batch stays as it was, and is counted once")  # fmt: skip
+                yield self.finding(
+                    e.known.source,
+                    e.known.call,
+                    f"the evaluation over `{name}` is dealt out by whole batches",
+                    *self.deal(facts, e),
+                    reason=f"{e.reason}: each batch stays as it was, and is counted once",
+                )
             elif e.mode == "sample":
-                yield self.finding(e.known.source, e.known.call, f"the evaluation over `{name}` is shared out by sample", *self.share(facts, e.known),
-                                   reason="each sample is counted once, without padding; the sums are reduced after the loop")  # fmt: skip
+                yield self.finding(
+                    e.known.source,
+                    e.known.call,
+                    f"the evaluation over `{name}` is shared out by sample",
+                    *self.share(facts, e.known),
+                    reason="each sample is counted once, without padding; the sums are reduced after the loop",
+                )
             else:
-                yield self.finding(e.known.source, e.known.call, f"every rank evaluates the whole of `{name}`: {e.reason}", note=True)
+                yield self.finding(
+                    e.known.source, e.known.call, f"every rank evaluates the whole of `{name}`: {e.reason}", note=True
+                )
 
     def share(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
         dist = facts.names["dist"]
@@ -106,7 +118,13 @@ class EvaluationNotExact(Rule):
         edits += [*set_sampler(known, value), AddImport(source, "dist")]
         if known.splat_shuffles and known.splat is not None:
             splat = source.code(known.splat)
-            shared = sum(isinstance(lo, Loader) and lo.splat is known.loader.splat for lo in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)) > 1
+            shared = (
+                sum(
+                    isinstance(lo, Loader) and lo.splat is known.loader.splat
+                    for lo in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)
+                )
+                > 1
+            )
             if shared:
                 edits.append(Replace(source, known.splat, f'{{**{splat}, "shuffle": False}}'))
             else:
@@ -121,7 +139,9 @@ class EvaluationNotExact(Rule):
         assert e.batch_size is not None
         source = known.source
         dataset, edits = hoisted(facts, known, "val_set")
-        batches = f"BatchSampler(range(len({dataset})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
+        batches = (
+            f"BatchSampler(range(len({dataset})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
+        )
         name = facts.names.fresh("val_batches")
         line = f"{name} = list({facts.names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
         positional = [at for at, a in enumerate(known.call.args) if a.keyword is None and at]
@@ -134,6 +154,19 @@ class EvaluationNotExact(Rule):
     def lint(self, facts: Facts) -> Iterator[Finding]:
         used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}  # type: ignore[attr-defined]
         for loader in facts.roles.evaluation_loaders:
-            samplers = [s for s in loader.arguments.get("sampler", ()) if isinstance(s, Sampler) and s.name.endswith("DistributedSampler")]
-            if samplers and loader.site.source is facts.source and id(loader) in used and constants(samplers[0].arguments.get("drop_last", ())) != [True]:
-                yield self.finding(facts.source, loader.site.node, "an evaluation through a DistributedSampler counts the samples that it pads with twice")
+            samplers = [
+                s
+                for s in loader.arguments.get("sampler", ())
+                if isinstance(s, Sampler) and s.name.endswith("DistributedSampler")
+            ]
+            if (
+                samplers
+                and loader.site.source is facts.source
+                and id(loader) in used
+                and constants(samplers[0].arguments.get("drop_last", ())) != [True]
+            ):
+                yield self.finding(
+                    facts.source,
+                    loader.site.node,
+                    "an evaluation through a DistributedSampler counts the samples that it pads with twice",
+                )

@@ -28,7 +28,11 @@ class EvaluationThroughWrapper(Rule):
 
     code = "DDP204"
     references = ("https://github.com/pytorch/pytorch/issues/54059",)
-    good = (Good("ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp.module(torch.ones(1, 8))"),)
+    good = (
+        Good(
+            "ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp.module(torch.ones(1, 8))"
+        ),
+    )
     bad = (Bad("ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp(torch.ones(1, 8))"),)
     converts = (
         Converts(
@@ -57,4 +61,8 @@ class EvaluationThroughWrapper(Rule):
             return
         for e in facts.flow.log.of("forward"):
             if isinstance(e.obj, Wrapped) and e.frame.source is facts.source and guarded(e, facts.flow):
-                yield self.finding(facts.source, e.node, "a forward of the DDP wrapper runs on some ranks only; use its `.module` there")
+                yield self.finding(
+                    facts.source,
+                    e.node,
+                    "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
+                )

@@ -47,12 +47,22 @@ class ForwardBypassesWrapper(Rule):
         wrapped = {m for w in roles.wrapped for m in modules(w.module)}
         through = {id(b) for e in flow.log.of("forward") for b in [e.node] if not isinstance(e.obj, Module)}
         for e in flow.log.of("forward", "method"):
-            if not isinstance(e.obj, Module) or e.node not in roles.training_forwards or e.grad is False or id(e.node) in through:
+            if (
+                not isinstance(e.obj, Module)
+                or e.node not in roles.training_forwards
+                or e.grad is False
+                or id(e.node) in through
+            ):
                 continue
             if e.kind == "method" and e.name in ("to", "train", "eval"):
                 continue
             core = root(e.obj)
             if (core in wrapped or e.obj in wrapped) and e.frame.source is facts.source:
                 name = facts.source.code(e.node).split("\n")[0]
-                yield self.finding(facts.source, e.node, f"`{name}` is trained without going through the DDP wrapper: no gradient is reduced",
-                                   refuse=facts.converting, left="Compute the loss from a call of the model itself" if facts.converting else "")  # fmt: skip
+                yield self.finding(
+                    facts.source,
+                    e.node,
+                    f"`{name}` is trained without going through the DDP wrapper: no gradient is reduced",
+                    refuse=facts.converting,
+                    left="Compute the loss from a call of the model itself" if facts.converting else "",
+                )

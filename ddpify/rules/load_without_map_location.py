@@ -37,7 +37,11 @@ class LoadWithoutMapLocation(Rule):
     code = "DDP105"
     severity = Severity.WARNING
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.load.html",)
-    good = (Good('device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))\nstate = torch.load("best.pt", map_location=device)'),)
+    good = (
+        Good(
+            'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))\nstate = torch.load("best.pt", map_location=device)'
+        ),
+    )
     bad = (
         Bad('model.cuda()\nstate = torch.load("best.pt")'),
         Bad('model.cuda()\nstate = torch.load("best.pt", map_location="cuda:0")'),
@@ -72,16 +76,29 @@ class LoadWithoutMapLocation(Rule):
             if any(a.star for a in call.node.args) or not self.is_wrong(facts, call, given):
                 continue
             path = call.source.code(call.node.args[0].value).split("\n")[0] if call.node.args else ""
-            message = f"`torch.load({path})` puts tensors on the GPU they were saved from" if given is None else f"every rank loads `{path}` onto one GPU"
+            message = (
+                f"`torch.load({path})` puts tensors on the GPU they were saved from"
+                if given is None
+                else f"every rank loads `{path}` onto one GPU"
+            )
             if not facts.converting:
                 if call.source is facts.source:
                     yield self.finding(call.source, call.node, message)
             elif call.source is not facts.source:
                 if call.events:
-                    yield self.finding(call.source, call.node, message + ", in another file of the project", left='give it map_location="cpu"')
+                    yield self.finding(
+                        call.source,
+                        call.node,
+                        message + ", in another file of the project",
+                        left='give it map_location="cpu"',
+                    )
             else:
                 value = self.device(facts, call)
-                edit: Edit = SetArgument(call.source, call.node, "map_location", value) if given is None else Replace(call.source, given, value)
+                edit: Edit = (
+                    SetArgument(call.source, call.node, "map_location", value)
+                    if given is None
+                    else Replace(call.source, given, value)
+                )
                 yield self.finding(call.source, call.node, message, edit, reason="each rank loads onto its own device")
 
     def uses_gpus(self, facts: Facts) -> bool:
@@ -98,7 +115,9 @@ class LoadWithoutMapLocation(Rule):
         if given is None:
             return True
         if isinstance(given, cst.Dict):
-            return any(isinstance(n, cst.SimpleString) and _FIXED.fullmatch(str(n.evaluated_value)) for n in walk(given))
+            return any(
+                isinstance(n, cst.SimpleString) and _FIXED.fullmatch(str(n.evaluated_value)) for n in walk(given)
+            )
         if isinstance(given, (cst.Name, cst.Attribute)):
             return constants(facts.flow.values.get(given, ())) == [None]
         literal = [str(n.evaluated_value) for n in walk(given) if isinstance(n, cst.SimpleString)]
@@ -121,13 +140,21 @@ class LoadWithoutMapLocation(Rule):
             return True
         known = definitions(facts.flow)
         for e in facts.flow.log.of("loader", "new"):
-            if isinstance(e.node, cst.Call) and (e.kind == "loader" or "Dataset" in e.name) and e.frame.source is call.source:
+            if (
+                isinstance(e.node, cst.Call)
+                and (e.kind == "loader" or "Dataset" in e.name)
+                and e.frame.source is call.source
+            ):
                 for node in walk(e.node):
-                    if isinstance(node, (cst.Name, cst.Call)) and any(n is call.node for n, _ in self.parts(known, node, e.frame)):
+                    if isinstance(node, (cst.Name, cst.Call)) and any(
+                        n is call.node for n, _ in self.parts(known, node, e.frame)
+                    ):
                         return True
         return False
 
-    def parts(self, known: Definitions, node: cst.CSTNode, frame: Frame, depth: int = 5) -> Iterator[tuple[cst.CSTNode, Frame]]:
+    def parts(
+        self, known: Definitions, node: cst.CSTNode, frame: Frame, depth: int = 5
+    ) -> Iterator[tuple[cst.CSTNode, Frame]]:
         """What an expression is made of, names and elements followed."""
         yield node, frame
         for d in known.of(node, frame) if depth else ():
@@ -142,7 +169,11 @@ class LoadWithoutMapLocation(Rule):
         found: list[str] = []
         while scope is not None:
             for name, value in scope.names.items():
-                if _is_device(value) and event.frame.scope.holder(name) is scope and self.bound_before(facts, event, name):
+                if (
+                    _is_device(value)
+                    and event.frame.scope.holder(name) is scope
+                    and self.bound_before(facts, event, name)
+                ):
                     found.append(name)
             scope = scope.parent
         setup = facts.cached("setup", find_setup) if facts.converting else None

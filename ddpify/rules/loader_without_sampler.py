@@ -68,7 +68,10 @@ class LoaderWithoutSampler(Rule):
                     net(x).mean().backward()
                     optimizer.step()
             """,
-            gives=("loader = DataLoader(data, 2, sampler=DistributedSampler(data), num_workers=0)", "    loader.sampler.set_epoch(epoch)"),
+            gives=(
+                "loader = DataLoader(data, 2, sampler=DistributedSampler(data), num_workers=0)",
+                "    loader.sampler.set_epoch(epoch)",
+            ),
         ),
     )
 
@@ -83,29 +86,60 @@ class LoaderWithoutSampler(Rule):
                 continue
             done.add(known.call)
             if not facts.converting:
-                if known.source is facts.source and "sampler" not in loader.arguments and "batch_sampler" not in loader.arguments and not known.problem \
-                        and not loader.unknown_splat:  # fmt: skip
-                    yield self.finding(known.source, known.call, f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set")
+                if (
+                    known.source is facts.source
+                    and "sampler" not in loader.arguments
+                    and "batch_sampler" not in loader.arguments
+                    and not known.problem
+                    and not loader.unknown_splat
+                ):
+                    yield self.finding(
+                        known.source,
+                        known.call,
+                        f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
+                    )
                 continue
             if known.source is not facts.source:
                 message = f"the training DataLoader is made in {known.source.path.name}:{known.source.line(known.call)}, another file of the project"
-                yield self.finding(facts.source, facts.source.module, message, refuse=True,
-                                   left="This version edits the entry script only; move the loader into it")  # fmt: skip
+                yield self.finding(
+                    facts.source,
+                    facts.source.module,
+                    message,
+                    refuse=True,
+                    left="This version edits the entry script only; move the loader into it",
+                )
             elif known.problem:
-                yield self.finding(known.source, known.call, f"the training DataLoader cannot be sharded: {known.problem}", refuse=True)
+                yield self.finding(
+                    known.source, known.call, f"the training DataLoader cannot be sharded: {known.problem}", refuse=True
+                )
             elif loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
-                yield self.finding(known.source, known.call, "the training DataLoader has a sampler that ddpify could not follow", refuse=True)
+                yield self.finding(
+                    known.source,
+                    known.call,
+                    "the training DataLoader has a sampler that ddpify could not follow",
+                    refuse=True,
+                )
             else:
                 yield self.shard(facts, known)
         for obj, event in facts.roles.other_data:
             if facts.converting and not isinstance(obj, Const) and not facts.roles.training_loaders:
-                yield self.finding(event.frame.source, event.node, "training batches come from something other than a DataLoader", refuse=True)
+                yield self.finding(
+                    event.frame.source,
+                    event.node,
+                    "training batches come from something other than a DataLoader",
+                    refuse=True,
+                )
 
     def no_loader(self, facts: Facts) -> Finding:
         event = facts.roles.backwards[0]
         why = "the training data are not read through a torch DataLoader"
-        return self.finding(event.frame.source, event.node, f"{why}, so there is nothing that a DistributedSampler could share out",
-                            refuse=True, left="Put the tensors into a TensorDataset and a DataLoader")  # fmt: skip
+        return self.finding(
+            event.frame.source,
+            event.node,
+            f"{why}, so there is nothing that a DistributedSampler could share out",
+            refuse=True,
+            left="Put the tensors into a TensorDataset and a DataLoader",
+        )
 
     def dataset(self, known: LoaderFacts) -> str:
         return known.source.code(known.dataset).split("\n")[0] if known.dataset is not None else "?"
@@ -136,8 +170,13 @@ class LoaderWithoutSampler(Rule):
         if facts.global_batch == "keep":
             edits.extend(self.divide_batch(facts, known))
         moved = "shuffling moves into the sampler" if known.shuffles is not False else "the order stays"
-        return self.finding(source, known.call, f"the DataLoader over `{self.dataset(known)}` is shared out over the ranks", *edits,
-                            reason=f"each rank gets its own shard; {moved}")  # fmt: skip
+        return self.finding(
+            source,
+            known.call,
+            f"the DataLoader over `{self.dataset(known)}` is shared out over the ranks",
+            *edits,
+            reason=f"each rank gets its own shard; {moved}",
+        )
 
     def check_steps(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
         """drop_last may leave a rank without a single batch: then the script says so instead of training nothing."""
@@ -145,14 +184,16 @@ class LoaderWithoutSampler(Rule):
             return []
         target = known.source.code(known.stmt.targets[0].target)
         unit = known.source.module.default_indent
-        text = f'raise ValueError("fewer samples per process than one batch: no training step would be made")'
+        text = 'raise ValueError("fewer samples per process than one batch: no training step would be made")'
         return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
 
     def divide_batch(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
         args = known.call.args
         world = f"{facts.names['dist']}.get_world_size()"
         for at, arg in enumerate(args):
-            if (arg.keyword is not None and arg.keyword.value == "batch_size") or (arg.keyword is None and at == 1 and not arg.star):
+            if (arg.keyword is not None and arg.keyword.value == "batch_size") or (
+                arg.keyword is None and at == 1 and not arg.star
+            ):
                 code = known.source.code(arg.value)
                 simple = isinstance(arg.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
                 text = f"{code} // {world}" if simple else f"({code}) // {world}"
@@ -167,7 +208,16 @@ def set_sampler(known: LoaderFacts, value: str) -> list[Edit]:
         text = f"sampler={value}"
         rest = [a for a in args[known.position + 1 :] if a.keyword is None and not a.star]
         if rest:  # DataLoader(ds, 8, True, None, None, 4): the sampler is the next place
-            return [SetArgument(known.source, known.call, "sampler", value, (), ((known.position, "False"), (known.position + 1, value)))]
+            return [
+                SetArgument(
+                    known.source,
+                    known.call,
+                    "sampler",
+                    value,
+                    (),
+                    ((known.position, "False"), (known.position + 1, value)),
+                )
+            ]
         return [SetArgument(known.source, known.call, "sampler", value, (), ((known.position, text),))]
     return [SetArgument(known.source, known.call, "sampler", value, ("shuffle",))]
 
@@ -180,7 +230,10 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
         return source.code(known.dataset), []
     name = facts.names.fresh(name)
     downloads = any(
-        isinstance(n, cst.Arg) and n.keyword is not None and n.keyword.value == "download" and constants(facts.flow.values.get(n.value, ())) != [False]
+        isinstance(n, cst.Arg)
+        and n.keyword is not None
+        and n.keyword.value == "download"
+        and constants(facts.flow.values.get(n.value, ())) != [False]
         for n in walk(known.dataset)
     )
     unit = source.module.default_indent
@@ -190,14 +243,20 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     indent = " " * stmt.column
     moved = len(indent + shift + f"{name} = ") - span.column
     lines = source.code(known.dataset).split(source.newline)
-    strings = any(isinstance(n, (cst.SimpleString, cst.FormattedString)) and source.newline in source.code(n) for n in walk(known.dataset))
+    strings = any(
+        isinstance(n, (cst.SimpleString, cst.FormattedString)) and source.newline in source.code(n)
+        for n in walk(known.dataset)
+    )
     if not strings:
         lines = [lines[0], *(_move(line, moved, len(indent)) for line in lines[1:])]
     text = f"{name} = " + "\n".join(lines)
     edits: list[Edit] = [Replace(source, known.dataset, name)]
     if downloads:
         header = f"with {facts.names['main_process_first']}():"
-        edits += [InsertBefore(source, known.stmt, (f"{header}\n{unit}{text}",)), AddHelper(source, "main_process_first")]
+        edits += [
+            InsertBefore(source, known.stmt, (f"{header}\n{unit}{text}",)),
+            AddHelper(source, "main_process_first"),
+        ]
     else:
         edits.append(InsertBefore(source, known.stmt, (text,)))
     return name, edits

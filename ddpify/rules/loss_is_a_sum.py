@@ -66,9 +66,19 @@ class LossIsASum(Rule):
                 world = f"{facts.names['dist']}.get_world_size()"
                 bracket = isinstance(func.value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
                 before, after = ("(", f" * {world})") if bracket else ("((", f") * {world})")
-                yield self.finding(facts.source, e.node, f"`{loss}` is a sum over the batch: it is multiplied by the number of processes",
-                                   Surround(facts.source, func.value, before, after), AddImport(facts.source, "dist"),
-                                   reason="DDP averages over ranks what one process would add up")  # fmt: skip
+                yield self.finding(
+                    facts.source,
+                    e.node,
+                    f"`{loss}` is a sum over the batch: it is multiplied by the number of processes",
+                    Surround(facts.source, func.value, before, after),
+                    AddImport(facts.source, "dist"),
+                    reason="DDP averages over ranks what one process would add up",
+                )
             else:
-                yield self.finding(facts.source, e.node, f"`{loss}` is a sum over the batch, and DDP averages gradients over the ranks: a step is as large as "
-                                   "the original's with the same batch size per process", note=True)  # fmt: skip
+                yield self.finding(
+                    facts.source,
+                    e.node,
+                    f"`{loss}` is a sum over the batch, and DDP averages gradients over the ranks: a step is as large as "
+                    "the original's with the same batch size per process",
+                    note=True,
+                )

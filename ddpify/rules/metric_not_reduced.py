@@ -72,7 +72,9 @@ class MetricNotReduced(Rule):
         return phase_test(facts, loop.start, other.start)
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        shared = {e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.mode != "all"}  # type: ignore[attr-defined]
+        shared = {
+            e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.mode != "all"
+        }  # type: ignore[attr-defined]
         done: set[int] = set()
         for loop in facts.cached("loops", loop_facts):  # type: ignore[attr-defined]
             if id(loop.node) in done or loop.source is not facts.source or not (loop.training or loop.loader in shared):
@@ -80,7 +82,12 @@ class MetricNotReduced(Rule):
             done.add(id(loop.node))
             test = self.phase(facts, loop)
             if test is None:
-                yield self.finding(loop.source, loop.node, "the same loop trains and evaluates, and nothing was found that tells the two apart", refuse=True)
+                yield self.finding(
+                    loop.source,
+                    loop.node,
+                    "the same loop trains and evaluates, and nothing was found that tells the two apart",
+                    refuse=True,
+                )
                 continue
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
@@ -95,12 +102,24 @@ class MetricNotReduced(Rule):
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
         sums = [a for a in loop.accumulators if a.read_after and a.fresh]
         for a in loop.accumulators:
-            if a.read_after and not a.fresh and loop.training and "." not in a.target and self.used_after(facts, loop, a):
-                yield self.finding(loop.source, loop.node, f"`{a.target}` is used after the loop, and is not set to a number right before it: it stays rank 0's own",
-                                   left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used")  # fmt: skip
+            if (
+                a.read_after
+                and not a.fresh
+                and loop.training
+                and "." not in a.target
+                and self.used_after(facts, loop, a)
+            ):
+                yield self.finding(
+                    loop.source,
+                    loop.node,
+                    f"`{a.target}` is used after the loop, and is not set to a number right before it: it stays rank 0's own",
+                    left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used",
+                )
         if loop.training:
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
-            means = [a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))]
+            means = [
+                a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))
+            ]
             sums = [a for a in sums if a not in means]
             if means:
                 yield self.average(facts, loop, means)
@@ -111,23 +130,40 @@ class MetricNotReduced(Rule):
             more = self.batch_counts(facts, loop, targets, values)
         left = ", ".join(targets) if len(targets) > 1 else f"[{targets[0]}]"
         line = f"{left} = {facts.names['all_reduce_sum']}({', '.join(values)})"
-        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (line,)), *more, AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
-                             AddImport(loop.source, "dist")]  # fmt: skip
+        edits: list[Edit] = [
+            InsertAfter(loop.source, loop.node, (line,)),
+            *more,
+            AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
+            AddImport(loop.source, "dist"),
+        ]
         if loop.training and not self.phase(facts, loop):
             edits.extend(self.denominators(facts, loop, sums))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
-        yield self.finding(loop.source, loop.node, f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks", *edits,
-                           reason="numbers of the whole set, alike on every rank")  # fmt: skip
+        yield self.finding(
+            loop.source,
+            loop.node,
+            f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks",
+            *edits,
+            reason="numbers of the whole set, alike on every rank",
+        )
 
     def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
         """Sums of batch means: what one process would have added up over the global batches."""
         names = ", ".join(a.target for a in means)
         line = f"{names if len(means) > 1 else f'[{names}]'} = {facts.names['all_reduce_mean']}({names})"
         quoted = " and ".join(f"`{a.target}`" for a in means)
-        edits = (InsertAfter(loop.source, loop.node, (line,)), AddHelper(loop.source, "all_reduce_mean"),
-                 AddHelper(loop.source, "all_reduce_sum", self.options(facts, means)))  # fmt: skip
-        return self.finding(loop.source, loop.node, f"{quoted} {'are' if len(means) > 1 else 'is'} averaged over the ranks", *edits,
-                            reason="numbers of the whole set, alike on every rank")  # fmt: skip
+        edits = (
+            InsertAfter(loop.source, loop.node, (line,)),
+            AddHelper(loop.source, "all_reduce_mean"),
+            AddHelper(loop.source, "all_reduce_sum", self.options(facts, means)),
+        )
+        return self.finding(
+            loop.source,
+            loop.node,
+            f"{quoted} {'are' if len(means) > 1 else 'is'} averaged over the ranks",
+            *edits,
+            reason="numbers of the whole set, alike on every rank",
+        )
 
     def is_count(self, facts: Facts, loop: LoopFacts, a: Accumulator, sums: list[Accumulator]) -> bool:
         """A value per batch that could not be followed is a count where it is divided by a number of samples."""
@@ -163,7 +199,10 @@ class MetricNotReduced(Rule):
         return edits
 
     def used_after(self, facts: Facts, loop: LoopFacts, a: Accumulator) -> bool:
-        inner = any(isinstance(n, cst.Assign) and loop.source.code(n.targets[0].target) == a.target for n in walk(loop.node.body))
+        inner = any(
+            isinstance(n, cst.Assign) and loop.source.code(n.targets[0].target) == a.target
+            for n in walk(loop.node.body)
+        )
         return not inner  # set inside the loop: a running value, rank 0's own
 
     def options(self, facts: Facts, sums: list[Accumulator]) -> frozenset[str]:
@@ -189,7 +228,9 @@ class MetricNotReduced(Rule):
                 numerator, divisor = node.target, node.value
             else:
                 continue
-            if not any(isinstance(n, (cst.Name, cst.Attribute)) and loop.source.code(n) in targets for n in walk(numerator)):
+            if not any(
+                isinstance(n, (cst.Name, cst.Attribute)) and loop.source.code(n) in targets for n in walk(numerator)
+            ):
                 continue
             if any(isinstance(n, cst.Name) and n.value in targets for n in walk(divisor)):
                 continue
@@ -201,12 +242,23 @@ class MetricNotReduced(Rule):
             batches = isinstance(origin, FromLength) and origin.of is loop.loader
             index = isinstance(origin, FromLoop) and origin.loop is loop.node
             if batches or index:
-                bracket = not getattr(divisor, "lpar", ()) and not isinstance(loop.source.parents.get(divisor), cst.AugAssign)
+                bracket = not getattr(divisor, "lpar", ()) and not isinstance(
+                    loop.source.parents.get(divisor), cst.AugAssign
+                )
                 yield Surround(loop.source, divisor, "(" if bracket else "", f"{world})" if bracket else world)
                 return
-            if isinstance(origin, FromLength) and isinstance(origin.of, (Dataset, Instance, Thing)) and isinstance(divisor, cst.Call):
+            if (
+                isinstance(origin, FromLength)
+                and isinstance(origin.of, (Dataset, Instance, Thing))
+                and isinstance(divisor, cst.Call)
+            ):
                 name = expression_for(loop.loader, loop.frame, facts.flow)
-                if name is not None and isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset and divisor.args:
+                if (
+                    name is not None
+                    and isinstance(loop.loader, Loader)
+                    and origin.of in loop.loader.dataset
+                    and divisor.args
+                ):
                     yield from self.samples(loop, divisor, name, world)
                     return
 

@@ -85,8 +85,14 @@ class MissingSetEpoch(Rule):
             if facts.converting:
                 yield from self.edit(facts, epoch)
             elif not self.is_set(facts, epoch) and epoch.loop.frame.source is facts.source:
-                name = next((e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader")
-                yield self.finding(facts.source, epoch.loop.node, f"the sampler of `{name}` gets no set_epoch: every epoch has the same order")
+                name = next(
+                    (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
+                )
+                yield self.finding(
+                    facts.source,
+                    epoch.loop.node,
+                    f"the sampler of `{name}` gets no set_epoch: every epoch has the same order",
+                )
         if facts.converting:
             yield from self.steps(facts)
 
@@ -94,7 +100,9 @@ class MissingSetEpoch(Rule):
         if facts.converting:
             known = loader_facts(facts, loader)
             return known is not None and known.shuffles is not False
-        samplers = [o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler) and "DistributedSampler" in o.name]
+        samplers = [
+            o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler) and "DistributedSampler" in o.name
+        ]
         return any(constants(s.arguments.get("shuffle", ())) != [False] for s in samplers)
 
     def is_set(self, facts: Facts, epoch: EpochLoop) -> bool:
@@ -125,11 +133,21 @@ class MissingSetEpoch(Rule):
             else:
                 place = statement_of(frame.source, stmt)
                 edits.append(InsertBefore(frame.source, place, (f"{loader}.sampler.set_epoch({variable})",)))
-            yield self.finding(frame.source, place, f"`{loader}` is shuffled anew in every epoch", *edits,
-                               reason="the order of a DistributedSampler depends on its epoch")  # fmt: skip
+            yield self.finding(
+                frame.source,
+                place,
+                f"`{loader}` is shuffled anew in every epoch",
+                *edits,
+                reason="the order of a DistributedSampler depends on its epoch",
+            )
             return
-        yield self.finding(epoch.loop.frame.source, node, "the sampler of the training loader needs set_epoch here, and ddpify could not name both "
-                           "the loader and the epoch in one place", left="call loader.sampler.set_epoch(epoch) at the head of each epoch")  # fmt: skip
+        yield self.finding(
+            epoch.loop.frame.source,
+            node,
+            "the sampler of the training loader needs set_epoch here, and ddpify could not name both "
+            "the loader and the epoch in one place",
+            left="call loader.sampler.set_epoch(epoch) at the head of each epoch",
+        )
 
     def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.For) -> cst.CSTNode | None:
         """The loop statement over the loader, where the loader is made anew in each epoch."""
@@ -140,7 +158,9 @@ class MissingSetEpoch(Rule):
         return statement_of(source, epoch.batch_loop.node)
 
     def loader_in(self, facts: Facts, epoch: EpochLoop, frame: Frame, within: cst.CSTNode | None) -> str | None:
-        return expression_for(epoch.loader, frame, facts.flow, within) or (expression_for(epoch.loader, frame, facts.flow) if within is not None else None)
+        return expression_for(epoch.loader, frame, facts.flow, within) or (
+            expression_for(epoch.loader, frame, facts.flow) if within is not None else None
+        )
 
     def variable(self, facts: Facts, epoch: EpochLoop, frame: Frame, edits: list[Edit]) -> str | None:
         """The name of the epoch in a frame; `_` in the loop gets one."""
@@ -167,9 +187,17 @@ class MissingSetEpoch(Rule):
             known = loader_facts(facts, loader)
             if loader in looped or known is None or known.shuffles is False or known.problem:
                 continue
-            if any(isinstance(o, FromBatch) and o.loader is loader for e in facts.roles.backwards for o in getattr(e.value[0], "origins", ())):
-                yield self.finding(known.source, known.call, "batches of this loader are taken one by one, so the passes over it could not be found",
-                                   left="call loader.sampler.set_epoch(n) with a growing n at the start of each pass")  # fmt: skip
+            if any(
+                isinstance(o, FromBatch) and o.loader is loader
+                for e in facts.roles.backwards
+                for o in getattr(e.value[0], "origins", ())
+            ):
+                yield self.finding(
+                    known.source,
+                    known.call,
+                    "batches of this loader are taken one by one, so the passes over it could not be found",
+                    left="call loader.sampler.set_epoch(n) with a growing n at the start of each pass",
+                )
 
 
 def counts(facts: Facts, node: cst.For) -> bool:
@@ -188,5 +216,3 @@ def counts(facts: Facts, node: cst.For) -> bool:
 def first_statement(node: cst.For) -> cst.CSTNode:
     first = node.body.body[0]
     return first.body[0] if isinstance(first, cst.SimpleStatementLine) else first
-
-

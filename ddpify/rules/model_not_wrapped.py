@@ -86,10 +86,21 @@ class ModelNotWrapped(Rule):
             else:
                 ids = self.device_ids(facts, w)
                 edit = InsertAfter(w.source, w.after, (f"{w.target} = {facts.names['DDP']}({w.target}{ids})",))
-                yield self.finding(w.source, w.after, f"`{w.target}` is wrapped", edit, AddImport(w.source, "DDP"),
-                                   reason="gradients of all ranks are averaged in backward")  # fmt: skip
+                yield self.finding(
+                    w.source,
+                    w.after,
+                    f"`{w.target}` is wrapped",
+                    edit,
+                    AddImport(w.source, "DDP"),
+                    reason="gradients of all ranks are averaged in backward",
+                )
         if not facts.wraps:
-            yield self.finding(facts.source, facts.source.module, "no trained model was found whose parameters an optimizer has", refuse=True)
+            yield self.finding(
+                facts.source,
+                facts.source.module,
+                "no trained model was found whose parameters an optimizer has",
+                refuse=True,
+            )
 
     def name_of(self, w: WrapPoint | NoWrapPoint) -> str:
         return w.target if isinstance(w, WrapPoint) else w.source.code(w.node)
@@ -122,7 +133,11 @@ def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
         return setup.device.target
     func = frame.func
     for name, value in frame.scope.names.items():
-        if any(id(o) in wanted or (isinstance(o, Const) and id(o.node) in nodes) for o in value if isinstance(o, (Device, Const))):
+        if any(
+            id(o) in wanted or (isinstance(o, Const) and id(o.node) in nodes)
+            for o in value
+            if isinstance(o, (Device, Const))
+        ):
             fields = getattr(getattr(func, "bound", None), "fields", {})
             field = next((f for f, other in fields.items() if other == value), None)
             return f"{func.node.params.params[0].name.value}.{field}" if field and func is not None else name

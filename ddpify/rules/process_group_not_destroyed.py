@@ -66,7 +66,9 @@ class ProcessGroupNotDestroyed(Rule):
             inits = [e for n, es in facts.identifiers.items() if n.endswith("init_process_group") for e in es]
             finished = [n for n in facts.identifiers if n.endswith(("destroy_process_group", "cleanup_distributed"))]
             if inits and not finished and inits[0].frame.source is facts.source:
-                yield self.finding(facts.source, inits[0].node, "the process group that is initialised here is never destroyed")
+                yield self.finding(
+                    facts.source, inits[0].node, "the process group that is initialised here is never destroyed"
+                )
             return
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp):
@@ -81,7 +83,13 @@ class ProcessGroupNotDestroyed(Rule):
         for stmt in returns(setup.block):
             if setup.source.span(stmt).start > start:
                 edits.append(InsertBefore(setup.source, stmt, (call,)))
-        yield self.finding(setup.source, last, "the process group is destroyed at the normal end", *edits, reason="destroyed at the normal end")
+        yield self.finding(
+            setup.source,
+            last,
+            "the process group is destroyed at the normal end",
+            *edits,
+            reason="destroyed at the normal end",
+        )
 
 
 def returns(block: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -91,6 +99,3 @@ def returns(block: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield node
         elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             yield from returns(node)
-
-
-

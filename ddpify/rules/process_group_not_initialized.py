@@ -64,15 +64,31 @@ class ProcessGroupNotInitialized(Rule):
             return
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp):
-            yield self.finding(facts.source, facts.source.module, "no statement was found that the set-up could stand before", refuse=True)
+            yield self.finding(
+                facts.source,
+                facts.source.module,
+                "no statement was found that the set-up could stand before",
+                refuse=True,
+            )
             return
         options = {name for name, on in (("accelerator", setup.accelerator), ("cpu", not setup.cuda)) if on}
         edits, more, why = self.place(facts, setup)
         options |= more
-        yield self.finding(setup.source, setup.first, "the process group is set up here", *edits,
-                           AddHelper(setup.source, "setup_distributed", frozenset(options)), reason=why)  # fmt: skip
+        yield self.finding(
+            setup.source,
+            setup.first,
+            "the process group is set up here",
+            *edits,
+            AddHelper(setup.source, "setup_distributed", frozenset(options)),
+            reason=why,
+        )
         if setup.device is not None and setup.device.mps:
-            yield self.finding(setup.source, setup.device.stmts[0], "mps is no device for DDP: on a Mac the result runs on the CPU", note=True)
+            yield self.finding(
+                setup.source,
+                setup.device.stmts[0],
+                "mps is no device for DDP: on a Mac the result runs on the CPU",
+                note=True,
+            )
         if not setup.cuda:
             message = "the script has no device code: it trains on the CPU, with gloo; move model and batches to a device to use GPUs"
             yield self.finding(setup.source, setup.first, message, note=True)
@@ -85,22 +101,45 @@ class ProcessGroupNotInitialized(Rule):
         if setup.parsed is not None:
             target, stmt, how = setup.parsed
             if how == "index":
-                return [InsertAfter(source, stmt, (f"{target} = {name}()",))], {"index"}, f"`{target}` is this process's GPU"
+                return (
+                    [InsertAfter(source, stmt, (f"{target} = {name}()",))],
+                    {"index"},
+                    f"`{target}` is this process's GPU",
+                )
             call = f'{facts.names["torch"]}.device({target}).type == "cuda"'
-            return [InsertAfter(source, stmt, (f"{target} = {name}({call})",))], {"flag"}, f"`{target}` becomes this process's device"
+            return (
+                [InsertAfter(source, stmt, (f"{target} = {name}({call})",))],
+                {"flag"},
+                f"`{target}` becomes this process's device",
+            )
         if choice is None:
-            return [InsertBefore(source, setup.first, (f"{name}()",), blank_after=True)], set(), "set up before seeds, data and CUDA"
+            return (
+                [InsertBefore(source, setup.first, (f"{name}()",), blank_after=True)],
+                set(),
+                "set up before seeds, data and CUDA",
+            )
         if choice.form == "other":
             call = f'{facts.names["torch"]}.device({choice.target}).type == "cuda"'
             line = f"{choice.target} = {name}({call})"
-            return [InsertAfter(source, choice.owner, (line,))], {"flag"}, f"`{choice.target}` becomes this process's device"
+            return (
+                [InsertAfter(source, choice.owner, (line,))],
+                {"flag"},
+                f"`{choice.target}` becomes this process's device",
+            )
         call, options = self.call(facts, setup, choice)
         line = f"{choice.target} = {call}"
         reason = f"`{choice.target}` is this process's own device, in the group that torchrun describes"
         if choice.owner is setup.first or not moves_up(facts, setup):
             return [Replace(source, choice.owner, line)], options, reason
         comments = tuple(c.strip() for c in source.comments_above(source.span(choice.owner).start))
-        return [InsertBefore(source, setup.first, (*comments, line), blank_after=True), Delete(source, choice.owner, comments=True)], options, reason + "; set up before seeds, data and CUDA"
+        return (
+            [
+                InsertBefore(source, setup.first, (*comments, line), blank_after=True),
+                Delete(source, choice.owner, comments=True),
+            ],
+            options,
+            reason + "; set up before seeds, data and CUDA",
+        )
 
     def call(self, facts: Facts, setup: SetUp, choice: DeviceChoice) -> tuple[str, set[str]]:
         name = facts.names["setup_distributed"]
@@ -116,5 +155,9 @@ class ProcessGroupNotInitialized(Rule):
             return
         first = facts.roles.wrapped[0].site
         helpers = [e for e in facts.flow.log.of("external") if "distributed" in e.name or "init_dist" in e.name]
-        if first.source is facts.source and not any(h.name.startswith(("torch.distributed", "deepspeed")) for h in helpers):
-            yield self.finding(first.source, first.node, "the model is wrapped, but no process group is ever initialised")
+        if first.source is facts.source and not any(
+            h.name.startswith(("torch.distributed", "deepspeed")) for h in helpers
+        ):
+            yield self.finding(
+                first.source, first.node, "the model is wrapped, but no process group is ever initialised"
+            )

@@ -54,10 +54,20 @@ class ProgressOfOneRank(Rule):
                 continue
             done.add(id(loop.node))
             for node in walk(loop.node.body):
-                if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply) and self.counts(facts, loop, node):
+                if (
+                    isinstance(node, cst.BinaryOperation)
+                    and isinstance(node.operator, cst.Multiply)
+                    and self.counts(facts, loop, node)
+                ):
                     edit = Surround(loop.source, node, "", f" * {facts.names['dist']}.get_world_size()")
-                    yield self.finding(loop.source, node, f"`{loop.source.code(node)}` counts the samples of all ranks", edit,
-                                       AddImport(loop.source, "dist"), reason="progress in messages stays true")  # fmt: skip
+                    yield self.finding(
+                        loop.source,
+                        node,
+                        f"`{loop.source.code(node)}` counts the samples of all ranks",
+                        edit,
+                        AddImport(loop.source, "dist"),
+                        reason="progress in messages stays true",
+                    )
 
     def counts(self, facts: Facts, loop: LoopFacts, node: cst.BinaryOperation) -> bool:
         """The index of the batch (or one more) times the number of samples in one."""
@@ -65,4 +75,3 @@ class ProgressOfOneRank(Rule):
         index = [any(isinstance(o, FromLoop) and o.loop is loop.node for o in origins(s)) for s in sides]
         sizes = [(d := data_of(s)) is not None and d.agg == "size" for s in sides]
         return (index[0] and sizes[1]) or (index[1] and sizes[0])
-

@@ -63,9 +63,13 @@ class RankLocalDecision(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             return
-        replicated = {id(e.loader) for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.mode == "all"}  # type: ignore[attr-defined]
+        replicated = {
+            id(e.loader)
+            for e in facts.cached("evaluations", evaluations)
+            if isinstance(e, Evaluation) and e.mode == "all"
+        }  # type: ignore[attr-defined]
         done: set[tuple[int, str]] = set()
-        for frame, node, source_names in self.decisions(facts):
+        for frame, _node, source_names in self.decisions(facts):
             for name in source_names:
                 value = facts.flow.values.get(name, ())
                 if not self.depends(value, replicated):
@@ -78,8 +82,14 @@ class RankLocalDecision(Rule):
                 number = known is not None and known.form in ("int", "float", "number", "bool", "str")
                 helper = AddHelper(facts.source, "broadcast_value", frozenset() if number else frozenset({"tensor"}))
                 text = f"{bind.name} = {facts.names['broadcast_value']}({bind.name})"
-                yield self.finding(facts.source, bind.stmt, f"all ranks go by rank 0's `{bind.name}`", InsertAfter(facts.source, bind.stmt, (text,)),
-                                   helper, reason="it decides, and every rank computes it for itself")  # fmt: skip
+                yield self.finding(
+                    facts.source,
+                    bind.stmt,
+                    f"all ranks go by rank 0's `{bind.name}`",
+                    InsertAfter(facts.source, bind.stmt, (text,)),
+                    helper,
+                    reason="it decides, and every rank computes it for itself",
+                )
 
     def decisions(self, facts: Facts) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.Name]]]:
         """Tests of `if` and `while` that lead to more than output, and arguments of scheduler.step."""
@@ -89,20 +99,40 @@ class RankLocalDecision(Rule):
                 break
             for node in e.under:
                 key = (id(node), id(e.frame))
-                if isinstance(node, cst.If) and key not in seen and not (e.kind == "external" and e.name == "builtins.print"):
+                if (
+                    isinstance(node, cst.If)
+                    and key not in seen
+                    and not (e.kind == "external" and e.name == "builtins.print")
+                ):
                     seen.add(key)
                     yield e.frame, node, [n for n in walk(node.test) if isinstance(n, cst.Name)]
-            if e.kind == "method" and e.name == "step" and isinstance(e.obj, Scheduler) and isinstance(e.node, cst.Call) and e.node.args:
+            if (
+                e.kind == "method"
+                and e.name == "step"
+                and isinstance(e.obj, Scheduler)
+                and isinstance(e.node, cst.Call)
+                and e.node.args
+            ):
                 yield e.frame, e.node, [n for a in e.node.args for n in walk(a.value) if isinstance(n, cst.Name)]
 
     def depends(self, value: Value, replicated: set[int]) -> bool:
         return not all(isinstance(o, Const) for o in value) and any(
-            isinstance(o, FromBatch) and isinstance(o.loader, Loader) and id(o.loader) in replicated for o in origins(value))  # fmt: skip
+            isinstance(o, FromBatch) and isinstance(o.loader, Loader) and id(o.loader) in replicated
+            for o in origins(value)
+        )
 
     def binding(self, facts: Facts, frame: Frame, name: cst.Name, replicated: set[int]) -> Event | None:
         """The statement that computes a name in the deciding function from the evaluation: not a loop's own sum, and no copy (`best = value`)."""
         place = frame.source.span(name).start
-        binds = [e for e in facts.flow.log.of("bind") if e.frame is frame and e.name == name.value and isinstance(e.stmt, cst.Assign)
-                 and frame.source.span(e.stmt).start < place and self.depends(e.value, replicated) and not isinstance(e.stmt.value, (cst.Name, cst.Integer, cst.Float))]  # fmt: skip
+        binds = [
+            e
+            for e in facts.flow.log.of("bind")
+            if e.frame is frame
+            and e.name == name.value
+            and isinstance(e.stmt, cst.Assign)
+            and frame.source.span(e.stmt).start < place
+            and self.depends(e.value, replicated)
+            and not isinstance(e.stmt.value, (cst.Name, cst.Integer, cst.Float))
+        ]
         outside = [b for b in binds if not any(id(o) in replicated for lo in b.loops for o in loaders_in(lo.iterates))]
         return outside[-1] if outside else None

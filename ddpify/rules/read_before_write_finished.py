@@ -17,7 +17,9 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import guards, joined_group, same_on_all_ranks
 
 #: Collectives that no rank leaves before the others have come (or that rank 0 takes part in after it wrote).
-_MEETS = re.compile(r"torch\.distributed\.(\w+\.)*(\w*barrier|all_\w+|broadcast\w*|gather\w*|scatter\w*|reduce\w*|send|recv)")
+_MEETS = re.compile(
+    r"torch\.distributed\.(\w+\.)*(\w*barrier|all_\w+|broadcast\w*|gather\w*|scatter\w*|reduce\w*|send|recv)"
+)
 
 
 class ReadBeforeWriteFinished(Rule):
@@ -85,16 +87,31 @@ class ReadBeforeWriteFinished(Rule):
             later = [w for _, w in writes if not any(w.seq < m < seq for m in met)]
             if later:
                 met.append(seq - 1)
-                yield from self.convert(facts, read, event, writes[-1][0].call.source.line(writes[-1][0].call.node), seen)
+                yield from self.convert(
+                    facts, read, event, writes[-1][0].call.source.line(writes[-1][0].call.node), seen
+                )
 
     def lint(self, facts: Facts, read: Read, event: Event, writes: list[Event], seen: set[int]) -> Iterator[Finding]:
         meetings = [e.seq for e in facts.flow.log.of("external") if _MEETS.fullmatch(e.name)]
         for w in writes:
-            waits = any(w.seq < m < event.seq for m in meetings) if w.seq < event.seq else any(m < event.seq or m > w.seq for m in meetings)
-            if guarded(w, facts.flow) and not waits and read.call.source is facts.source and id(read.call.node) not in seen:
+            waits = (
+                any(w.seq < m < event.seq for m in meetings)
+                if w.seq < event.seq
+                else any(m < event.seq or m > w.seq for m in meetings)
+            )
+            if (
+                guarded(w, facts.flow)
+                and not waits
+                and read.call.source is facts.source
+                and id(read.call.node) not in seen
+            ):
                 seen.add(id(read.call.node))
                 line = w.frame.source.line(w.node)
-                yield self.finding(facts.source, read.call.node, f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})")
+                yield self.finding(
+                    facts.source,
+                    read.call.node,
+                    f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})",
+                )
 
     def convert(self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]) -> Iterator[Finding]:
         stmt = self.place(facts, read, event)
@@ -102,19 +119,35 @@ class ReadBeforeWriteFinished(Rule):
         if stmt is None or isinstance(stmt, cst.While) or not joined_group(facts, event):
             if id(read.call.node) not in seen:
                 seen.add(id(read.call.node))
-                yield self.finding(read.call.source, read.call.node, message, left="let all ranks meet before it: torch.distributed.barrier()")
-        elif id(stmt) not in seen and not any(id(a) in guards(facts).done for a in (stmt, *facts.source.ancestors(stmt))):
+                yield self.finding(
+                    read.call.source,
+                    read.call.node,
+                    message,
+                    left="let all ranks meet before it: torch.distributed.barrier()",
+                )
+        elif id(stmt) not in seen and not any(
+            id(a) in guards(facts).done for a in (stmt, *facts.source.ancestors(stmt))
+        ):
             seen.add(id(stmt))
             line_text = f"{facts.names['dist']}.barrier()"
-            yield self.finding(facts.source, stmt, message, InsertBefore(facts.source, stmt, (line_text,)), AddImport(facts.source, "dist"),
-                               reason="all ranks wait until rank 0 has written the file")  # fmt: skip
+            yield self.finding(
+                facts.source,
+                stmt,
+                message,
+                InsertBefore(facts.source, stmt, (line_text,)),
+                AddImport(facts.source, "dist"),
+                reason="all ranks wait until rank 0 has written the file",
+            )
 
     def place(self, facts: Facts, read: Read, event: Event) -> cst.CSTNode | None:
         """The statement of the entry file before which the ranks have to meet."""
         node: cst.CSTNode | None = read.call.node
         if read.call.source is not facts.source:
             chain = next(event.frame.chains(1), ())
-            node = next((e.call for e in reversed(chain) if e.frame.source is facts.source and isinstance(e.call, cst.Call)), None)
+            node = next(
+                (e.call for e in reversed(chain) if e.frame.source is facts.source and isinstance(e.call, cst.Call)),
+                None,
+            )
         stmt = holding(facts.source, node) if node is not None else None
         return same_on_all_ranks(facts.source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
 

@@ -52,11 +52,15 @@ class SameNoiseOnAllRanks(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting or not facts.wrap_points:
             return
-        fixed = [s for s in seeds(facts)]
+        fixed = list(seeds(facts))
         why = is_noisy(facts)
         if not fixed or not why:
             return
-        point = max((w for w in facts.wrap_points if w.source is facts.source), key=lambda w: facts.source.span(w.after).start, default=None)
+        point = max(
+            (w for w in facts.wrap_points if w.source is facts.source),
+            key=lambda w: facts.source.span(w.after).start,
+            default=None,
+        )
         if point is None:
             return
         names = facts.names
@@ -71,13 +75,24 @@ class SameNoiseOnAllRanks(Rule):
             lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
         if not lines:
             first = fixed[0]
-            yield self.finding(first.event.frame.source, first.event.node, "all ranks draw the same random numbers while training: "
-                               f"`{first.text}` is not known where the model is wrapped", note=True)  # fmt: skip
+            yield self.finding(
+                first.event.frame.source,
+                first.event.node,
+                "all ranks draw the same random numbers while training: "
+                f"`{first.text}` is not known where the model is wrapped",
+                note=True,
+            )
             return
         block = f"if not {names['is_main_process']}():\n" + "\n".join(lines)
-        yield self.finding(facts.source, point.after, "the other ranks get a seed of their own", InsertAfter(facts.source, point.after, (block,)),
-                           AddHelper(facts.source, "is_main_process"), AddImport(facts.source, "dist"),
-                           reason=f"{why}; rank 0 keeps the original's stream")  # fmt: skip
+        yield self.finding(
+            facts.source,
+            point.after,
+            "the other ranks get a seed of their own",
+            InsertAfter(facts.source, point.after, (block,)),
+            AddHelper(facts.source, "is_main_process"),
+            AddImport(facts.source, "dist"),
+            reason=f"{why}; rank 0 keeps the original's stream",
+        )
 
     def visible(self, seed: Seed, node: cst.CSTNode, facts: Facts) -> bool:
         """Whether the seed's expression, and the module that is seeded, can be named where the wrap stands."""

@@ -54,7 +54,12 @@ class SeveralForwardsBeforeBackward(Rule):
             pending: list[Event] = []
             split: Event | None = None
             for e in facts.after.log.of("forward", "backward"):
-                if e.kind == "forward" and e.obj is w and e.grad is not False and e.node in facts.after_roles.training_forwards:
+                if (
+                    e.kind == "forward"
+                    and e.obj is w
+                    and e.grad is not False
+                    and e.node in facts.after_roles.training_forwards
+                ):
                     if split is not None:
                         pending, split = [], None
                     pending.append(e)
@@ -74,15 +79,29 @@ class SeveralForwardsBeforeBackward(Rule):
 
     def second(self, facts: Facts, e: Event, w: Wrapped) -> Finding:
         code = facts.source.code(e.node)
-        return self.finding(facts.source, e.node, f"`{code}` is the second backward after several forwards of one DDP wrapper: its gradients stay local",
-                            refuse=facts.converting, left="Add the losses and call backward once" if facts.converting else "")  # fmt: skip
+        return self.finding(
+            facts.source,
+            e.node,
+            f"`{code}` is the second backward after several forwards of one DDP wrapper: its gradients stay local",
+            refuse=facts.converting,
+            left="Add the losses and call backward once" if facts.converting else "",
+        )
 
     def buffers(self, facts: Facts, e: Event, w: Wrapped, done: set[int]) -> Iterator[Finding]:
         """Only where the class is known to have BatchNorm: a model that cannot be seen is not accused."""
         known = [m for m in modules((w,)) if m.cls is not None]
-        if id(e.node) in done or e.frame.source is not facts.source or not any(mentions(m, BUFFERS) for m in known) or not facts.converting:
+        if (
+            id(e.node) in done
+            or e.frame.source is not facts.source
+            or not any(mentions(m, BUFFERS) for m in known)
+            or not facts.converting
+        ):
             return
         done.add(id(e.node))
         code = facts.source.code(e.node)
-        yield self.finding(facts.source, e.node, f"`{code}` is another forward of a model with BatchNorm before the backward: on CUDA that fails under DDP",
-                           left="concatenate the inputs of both forwards, or use SyncBatchNorm")  # fmt: skip
+        yield self.finding(
+            facts.source,
+            e.node,
+            f"`{code}` is another forward of a model with BatchNorm before the backward: on CUDA that fails under DDP",
+            left="concatenate the inputs of both forwards, or use SyncBatchNorm",
+        )

@@ -11,7 +11,11 @@ from ddpify.facts import Facts
 from ddpify.facts.seeds import seeds
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
-_SPLITS = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split", "sklearn.model_selection.train_test_split")
+_SPLITS = (
+    "torch.utils.data.random_split",
+    "torch.utils.data.dataset.random_split",
+    "sklearn.model_selection.train_test_split",
+)
 
 
 class SplitDiffersPerRank(Rule):
@@ -31,7 +35,9 @@ class SplitDiffersPerRank(Rule):
 
     code = "DDP305"
     references = ("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.random_split",)
-    good = (Good("ddp = DDP(model)\ntorch.manual_seed(0)\ntrain, val = torch.utils.data.random_split(dataset, [48, 16])"),)
+    good = (
+        Good("ddp = DDP(model)\ntorch.manual_seed(0)\ntrain, val = torch.utils.data.random_split(dataset, [48, 16])"),
+    )
     bad = (Bad("ddp = DDP(model)\ntrain, val = torch.utils.data.random_split(dataset, [48, 16])"),)
     converts = (
         Converts(
@@ -57,14 +63,37 @@ class SplitDiffersPerRank(Rule):
             sklearn = e.name.startswith("sklearn")
             given = "random_state" if sklearn else "generator"
             wanted = "numpy" if sklearn else "torch"
-            shuffles = not (sklearn and isinstance(e.node, cst.Call) and any(a.keyword and a.keyword.value == "shuffle" and facts.source.code(a.value) == "False" for a in e.node.args))
-            if given in e.extra or not shuffles or any(s.what == wanted and s.event.seq < e.seq for s in fixed) or not isinstance(e.node, cst.Call):
+            shuffles = not (
+                sklearn
+                and isinstance(e.node, cst.Call)
+                and any(
+                    a.keyword and a.keyword.value == "shuffle" and facts.source.code(a.value) == "False"
+                    for a in e.node.args
+                )
+            )
+            if (
+                given in e.extra
+                or not shuffles
+                or any(s.what == wanted and s.event.seq < e.seq for s in fixed)
+                or not isinstance(e.node, cst.Call)
+            ):
                 continue
             name = e.frame.source.code(e.node.func)
             if e.frame.source is not facts.source:
                 if facts.converting:
-                    yield self.finding(e.frame.source, e.node, f"`{name}` draws another split on every rank, in another file", left=f"give it {given}=")
+                    yield self.finding(
+                        e.frame.source,
+                        e.node,
+                        f"`{name}` draws another split on every rank, in another file",
+                        left=f"give it {given}=",
+                    )
                 continue
             value = "0" if sklearn else f"{facts.names['torch']}.Generator().manual_seed(0)"
             edits: tuple[Edit, ...] = (SetArgument(e.frame.source, e.node, given, value),) if facts.converting else ()
-            yield self.finding(e.frame.source, e.node, f"`{name}` draws another split on every rank", *edits, reason="no seed comes before it; now every rank has the same split")
+            yield self.finding(
+                e.frame.source,
+                e.node,
+                f"`{name}` draws another split on every rank",
+                *edits,
+                reason="no seed comes before it; now every rank has the same split",
+            )

@@ -53,14 +53,24 @@ class StateDictThroughWrapper(Rule):
             return
         for e in facts.external("torch.save"):
             if e.frame.source is facts.source and any(self.wrapped(v) for v in e.extra.values()):
-                yield self.finding(facts.source, e.node, 'the checkpoint is made of the DDP wrapper: its keys start with "module."')
+                yield self.finding(
+                    facts.source, e.node, 'the checkpoint is made of the DDP wrapper: its keys start with "module."'
+                )
 
     def wrapped(self, value: Value, depth: int = 3) -> bool:
         for obj in value:
             if isinstance(obj, Wrapped) or (isinstance(obj, StateDict) and isinstance(obj.of, Wrapped)):
                 return True
-            if depth and isinstance(obj, Dict) and any(self.wrapped(v, depth - 1) for v in (*obj.items.values(), obj.joined)):
+            if (
+                depth
+                and isinstance(obj, Dict)
+                and any(self.wrapped(v, depth - 1) for v in (*obj.items.values(), obj.joined))
+            ):
                 return True
-            if depth and isinstance(obj, Seq) and any(self.wrapped(v, depth - 1) for v in (obj.joined, *(obj.elements or ()))):
+            if (
+                depth
+                and isinstance(obj, Seq)
+                and any(self.wrapped(v, depth - 1) for v in (obj.joined, *(obj.elements or ())))
+            ):
                 return True
         return False

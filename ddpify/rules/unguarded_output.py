@@ -13,7 +13,6 @@ from ddpify.facts.ranks import depends_on_rank, guarded, ranks
 from ddpify.facts.talk import Talk, find_talk
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.rules._guards import guards
 from ddpify.rules._handles import opened_null
 from ddpify.rules._output import Silenced, silence
 
@@ -80,10 +79,17 @@ class UnguardedOutput(Rule):
     )
     #: what lint says of each kind
     says: ClassVar[dict[str, str]] = {
-        "bar": "shows a progress bar", "writer": "writes event files", "run": "starts a run", "run-disabled": "starts a run",
-        "log": "logs", "log-config": "writes the log file", "log-file": "writes the log file", "input": "asks the user",
-        "shell": "runs the command", "tracker": "reports to the tracker",
-    }  # fmt: skip
+        "bar": "shows a progress bar",
+        "writer": "writes event files",
+        "run": "starts a run",
+        "run-disabled": "starts a run",
+        "log": "logs",
+        "log-config": "writes the log file",
+        "log-file": "writes the log file",
+        "input": "asks the user",
+        "shell": "runs the command",
+        "tracker": "reports to the tracker",
+    }
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         talk = find_talk(facts)
@@ -100,7 +106,9 @@ class UnguardedOutput(Rule):
             stmt = holding(source, t.call.node)
             if id(stmt or t.call.node) not in seen:
                 seen.add(id(stmt or t.call.node))
-                yield self.finding(source, t.call.node, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`")
+                yield self.finding(
+                    source, t.call.node, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`"
+                )
 
     def convert(self, facts: Facts, talk: list[Talk]) -> Iterator[Finding]:
         seen: set[int] = set()
@@ -111,7 +119,10 @@ class UnguardedOutput(Rule):
             found = silence(facts, t)
             if isinstance(found, str):
                 if t.call.source is not facts.source:
-                    scope = next((a for a in t.call.source.ancestors(t.call.node) if isinstance(a, cst.FunctionDef)), t.call.source.module)
+                    scope = next(
+                        (a for a in t.call.source.ancestors(t.call.node) if isinstance(a, cst.FunctionDef)),
+                        t.call.source.module,
+                    )
                     elsewhere.setdefault(id(scope), []).append(t)
                 else:
                     message = f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`"
@@ -125,25 +136,45 @@ class UnguardedOutput(Rule):
         for s in found:
             if not s.whole or id(s.stmt) not in seen:
                 seen.add(id(s.stmt))
-                yield self.finding(facts.source, s.stmt, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`", *s.edits, reason=s.why)
+                yield self.finding(
+                    facts.source,
+                    s.stmt,
+                    f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`",
+                    *s.edits,
+                    reason=s.why,
+                )
 
     def other_file(self, group: list[Talk]) -> Finding:
         first = group[0].call
         lines = ", ".join(str(first.source.line(t.call.node)) for t in group[:8]) + (", ..." if len(group) > 8 else "")
         what = f"`{first.text}` makes output on every rank, in another file of the project (lines {lines})"
-        return self.finding(first.source, first.node, what, left="guard it there with a test of the rank: this version edits the entry script only")
+        return self.finding(
+            first.source,
+            first.node,
+            what,
+            left="guard it there with a test of the rank: this version edits the entry script only",
+        )
 
     def advice(self, t: Talk) -> str:
         if t.kind == "shell":
             return "guard it if it writes or prints, and add a barrier if the others need what it makes"
-        return "let rank 0 alone do it, or send its answer to the others" if t.kind == "input" else "let rank 0 alone do it (`is_main_process()`)"
+        return (
+            "let rank 0 alone do it, or send its answer to the others"
+            if t.kind == "input"
+            else "let rank 0 alone do it (`is_main_process()`)"
+        )
 
     # -- what is fine as it is ------------------------------------------------------------------------------
 
     def is_safe(self, facts: Facts, t: Talk) -> bool:
         call = t.call
         target = call.argument(None, "file")
-        if t.kind == "print" and target is not None and call.name == "builtins.print" and self.goes_to_file(facts, t, target):
+        if (
+            t.kind == "print"
+            and target is not None
+            and call.name == "builtins.print"
+            and self.goes_to_file(facts, t, target)
+        ):
             return True
         if not call.events:
             frame = facts.flow.modules.get(call.source)
@@ -162,12 +193,20 @@ class UnguardedOutput(Rule):
     def is_replaced(self, facts: Facts, t: Talk) -> bool:
         """`builtins.print = ...`: the script has its own way to keep the other ranks quiet."""
         sets = facts.flow.log.of("set")
-        return t.call.name == "builtins.print" and any(e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets)
+        return t.call.name == "builtins.print" and any(
+            e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets
+        )
 
     def logging_by_rank(self, facts: Facts, talk: list[Talk]) -> bool:
         """Whether levels or handlers are set by rank somewhere."""
         for e in facts.flow.log.of("external", "method"):
-            settings = e.name.startswith("logging.") or e.name in ("setLevel", "addHandler", "basicConfig", "disable", "addFilter")
+            settings = e.name.startswith("logging.") or e.name in (
+                "setLevel",
+                "addHandler",
+                "basicConfig",
+                "disable",
+                "addFilter",
+            )
             if settings and isinstance(e.node, cst.Call) and not any(e in t.call.events for t in talk):
                 named = any(depends_on_rank(a.value, e.frame, facts.flow) for a in e.node.args)
                 if named or guarded(e, facts.flow):

@@ -84,7 +84,10 @@ class UnguardedSave(Rule):
         if not events:
             frame = facts.flow.modules.get(write.call.source)
             return frame is not None and ranks(facts.flow).limited(write.call.node, frame)
-        return all(guarded(e, facts.flow) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow)) for e in events)
+        return all(
+            guarded(e, facts.flow) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow))
+            for e in events
+        )
 
     def lint(self, facts: Facts, write: Write) -> Iterator[Finding]:
         source = write.call.source
@@ -108,7 +111,12 @@ class UnguardedSave(Rule):
             if not result and stmt is not None:
                 result = [guards(facts).guard(source, stmt, call.node)]
         if isinstance(result, str):
-            yield self.finding(source, call.node, f"every rank {self.says(write)}: {result}", left="let rank 0 alone do it (`is_main_process()`)")
+            yield self.finding(
+                source,
+                call.node,
+                f"every rank {self.says(write)}: {result}",
+                left="let rank 0 alone do it (`is_main_process()`)",
+            )
             return
         null = id(call.node) in handles(facts).null
         for placed in result:
@@ -121,15 +129,31 @@ class UnguardedSave(Rule):
         where = f"{write.call.source.path.name}:{write.call.source.line(write.call.node)}"
         if placed is None:
             if write.call.events:
-                yield self.finding(write.call.source, write.call.node, f"every rank {self.says(write)}, in another file of the project",
-                                   left="guard it there: this version edits the entry script only")  # fmt: skip
+                yield self.finding(
+                    write.call.source,
+                    write.call.node,
+                    f"every rank {self.says(write)}, in another file of the project",
+                    left="guard it there: this version edits the entry script only",
+                )
             return
         for p in placed:
-            yield self.finding(facts.source, p.stmt, f"every rank {self.says(write)} ({where})", *p.edits, reason="one rank writes the file")
+            yield self.finding(
+                facts.source,
+                p.stmt,
+                f"every rank {self.says(write)} ({where})",
+                *p.edits,
+                reason="one rank writes the file",
+            )
 
     def says(self, write: Write) -> str:
         path = write.call.source.code(write.path).split("\n")[0] if write.path is not None else ""
-        verb = "opens" if write.opens else "runs" if not path or write.call.text.startswith(("os.", "shutil.")) else "writes"
+        verb = (
+            "opens"
+            if write.opens
+            else "runs"
+            if not path or write.call.text.startswith(("os.", "shutil."))
+            else "writes"
+        )
         what = f"`{path}`" if path and verb != "runs" else f"`{write.call.text}`"
         return f"{verb} {what}" if verb != "writes" else f"writes {what} with `{write.call.text}`"
 

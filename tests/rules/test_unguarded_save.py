@@ -41,7 +41,13 @@ def test_a_statement_that_writes_is_guarded(imports: str, statement: str) -> Non
 
 @pytest.mark.parametrize(
     "statement",
-    ["x = open('a.txt').read()", "torch.save(model, io.BytesIO())", "text = json.dumps({'a': 1})", "table = frame.to_csv()", "names = 'a'.replace('a', 'b')"],
+    [
+        "x = open('a.txt').read()",
+        "torch.save(model, io.BytesIO())",
+        "text = json.dumps({'a': 1})",
+        "table = frame.to_csv()",
+        "names = 'a'.replace('a', 'b')",
+    ],
 )
 def test_what_writes_no_file_stays(statement: str) -> None:
     text = script(imports="import io, json\nimport pandas as pd\nframe = pd.DataFrame()", after=statement)
@@ -51,12 +57,17 @@ def test_what_writes_no_file_stays(statement: str) -> None:
 
 
 def test_a_buffer_in_memory_is_no_file() -> None:
-    text = script(imports="import io", after="buffer = io.BytesIO()\ntorch.save(model.state_dict(), buffer)\nsize = len(buffer.getvalue())")
+    text = script(
+        imports="import io",
+        after="buffer = io.BytesIO()\ntorch.save(model.state_dict(), buffer)\nsize = len(buffer.getvalue())",
+    )
     assert edited(text, "DDP401").text == text
 
 
 def test_a_with_block_that_only_writes_is_guarded_whole() -> None:
-    result = edited(script(inside="with open('a.json', 'w') as f:\n    for i in range(3):\n        f.write(str(i))"), "DDP401")
+    result = edited(
+        script(inside="with open('a.json', 'w') as f:\n    for i in range(3):\n        f.write(str(i))"), "DDP401"
+    )
     assert result.has("""
         if is_main_process():
             with open('a.json', 'w') as f:
@@ -75,14 +86,19 @@ def test_a_with_block_that_only_writes_is_guarded_whole() -> None:
     ],
 )
 def test_a_with_block_that_does_more_writes_to_null_elsewhere(block: str) -> None:
-    text = script(before="best = 0\nhistory = {}", inside="with open('log.txt', 'w') as f:\n" + block, after="total = best")
+    text = script(
+        before="best = 0\nhistory = {}", inside="with open('log.txt', 'w') as f:\n" + block, after="total = best"
+    )
     result = edited(text, "DDP401")
     assert "with open('log.txt' if is_main_process() else os.devnull, 'w') as f:" in result.text
     assert result.text.count("is_main_process():") == 1  # the helper itself
 
 
 def test_a_path_that_is_a_choice_keeps_its_meaning() -> None:
-    result = edited(script(inside="with open('a.txt' if epoch else 'b.txt', 'w') as f:\n    f.write(str(evaluate(model, loader)))"), "DDP401")
+    result = edited(
+        script(inside="with open('a.txt' if epoch else 'b.txt', 'w') as f:\n    f.write(str(evaluate(model, loader)))"),
+        "DDP401",
+    )
     assert "open(('a.txt' if epoch else 'b.txt') if is_main_process() else os.devnull, 'w')" in result.text
 
 
@@ -94,8 +110,12 @@ def test_a_file_in_a_variable_is_guarded_wherever_it_is_used() -> None:
         after="log.close()",
     )
     result = edited(text, "DDP401")
-    assert result.has("if is_main_process():\n    log = open('log.csv', 'w', newline='')\n    table = csv.writer(log)\n    table.writerow(['epoch'])\n")
-    assert result.has("    if is_main_process():\n        table.writerow([epoch])\n        log.flush()\n        print('e', file=log)\n")
+    assert result.has(
+        "if is_main_process():\n    log = open('log.csv', 'w', newline='')\n    table = csv.writer(log)\n    table.writerow(['epoch'])\n"
+    )
+    assert result.has(
+        "    if is_main_process():\n        table.writerow([epoch])\n        log.flush()\n        print('e', file=log)\n"
+    )
     assert result.has("if is_main_process():\n    log.close()")
 
 
@@ -135,8 +155,12 @@ def test_a_file_of_an_object_is_guarded_in_its_methods() -> None:
 
 
 def test_a_forward_in_the_arguments_runs_on_every_rank() -> None:
-    result = edited(script(inside="torch.save({'score': evaluate(model, loader), 'epoch': epoch}, 'last.pt')"), "DDP401")
-    assert result.has("result = evaluate(model, loader)\nif is_main_process():\n    torch.save({'score': result, 'epoch': epoch}, 'last.pt')")
+    result = edited(
+        script(inside="torch.save({'score': evaluate(model, loader), 'epoch': epoch}, 'last.pt')"), "DDP401"
+    )
+    assert result.has(
+        "result = evaluate(model, loader)\nif is_main_process():\n    torch.save({'score': result, 'epoch': epoch}, 'last.pt')"
+    )
 
 
 def test_names_of_the_user_are_left_alone() -> None:
@@ -164,7 +188,9 @@ def test_code_that_is_never_reached_is_guarded_too() -> None:
 
 
 def test_a_write_in_another_file_is_guarded_at_the_call(tmp_path: Path) -> None:
-    (tmp_path / "helpers.py").write_text("import torch\ndef keep(state, path):\n    print('saving')\n    torch.save(state, path)\n")
+    (tmp_path / "helpers.py").write_text(
+        "import torch\ndef keep(state, path):\n    print('saving')\n    torch.save(state, path)\n"
+    )
     text = script(imports="from helpers import keep", inside="keep(model.state_dict(), 'a.pt')")
     result = edited(text, "DDP401", path=tmp_path / "train.py")
     assert result.has("    if is_main_process():\n        keep(model.state_dict(), 'a.pt')")
@@ -174,7 +200,9 @@ def test_a_write_in_another_file_is_guarded_at_the_call(tmp_path: Path) -> None:
 def test_a_write_in_another_file_beside_training_is_listed(tmp_path: Path) -> None:
     body = "import torch\ndef fit(model, loader):\n    for (x,) in loader:\n        model(x).mean().backward()\n    torch.save(model.state_dict(), 'a.pt')\n"
     (tmp_path / "helpers.py").write_text(body)
-    result = edited(script(imports="from helpers import fit", inside="fit(model, loader)"), "DDP401", path=tmp_path / "train.py")
+    result = edited(
+        script(imports="from helpers import fit", inside="fit(model, loader)"), "DDP401", path=tmp_path / "train.py"
+    )
     assert len(result.left) == 1
     assert result.plan.left[0].source.path.name == "helpers.py"
     assert result.plan.left[0].span.line == 5

@@ -1,0 +1,295 @@
+"""DDP402: all that a user sees is there once, and every rank still does its share of the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rules.edited import edited, linted, script
+
+CODE = "DDP402"
+
+
+@pytest.mark.parametrize(
+    ("imports", "statement"),
+    [
+        ("", "print('epoch', epoch)"),
+        ("", "print()"),
+        ("import builtins as b", "b.print(epoch)"),
+        ("import functools\nsay = functools.partial(print, flush=True)", "say(epoch)"),
+        ("from pprint import pprint as show", "show({'epoch': epoch})"),
+        ("import sys", "sys.stdout.write('x')"),
+        ("from sys import stderr", "print('x', file=stderr)"),
+        ("import logging", "logging.info('epoch %d', epoch)"),
+        ("import logging as log\nlogger = log.getLogger(__name__)", "logger.warning('x')"),
+        ("from loguru import logger", "logger.info('x')"),
+        ("import matplotlib.pyplot as plt", "plt.show(block=False)"),
+        ("from tqdm import tqdm as bar", "bar.write('x')"),
+        ("from IPython.display import display", "display(loss)"),
+        ("import tqdm\nsteps = tqdm.tqdm(total=3)", "steps.write('x')"),
+        ("", "[print(e) for e in range(3)]"),
+        ("", "print(f'{loss.item():.3f}', end='')"),
+    ],
+)
+def test_a_statement_that_talks_is_guarded(imports: str, statement: str) -> None:
+    result = edited(script(imports=imports, inside=statement), CODE)
+    assert result.has(f"if is_main_process():\n    {statement}")
+    assert not result.left
+
+
+@pytest.mark.parametrize("statement", ["warnings.warn('x')", "text = str(epoch)", "model.train()", "print = None", "logging.getLogger('x').setLevel(10)"])
+def test_what_says_nothing_stays(statement: str) -> None:
+    text = script(imports="import warnings, logging", inside=statement)
+    result = edited(text, CODE)
+    assert result.text == text
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    ("statement", "gives"),
+    [
+        ("print('score', evaluate(model, loader))", "result = evaluate(model, loader)\nif is_main_process():\n    print('score', result)"),
+        ("print(f'score {evaluate(model, loader):.2f}')", "result = evaluate(model, loader)\nif is_main_process():\n    print(f'score {result:.2f}')"),
+        ("print(model(x.to(device)).mean().item())", "result = model(x.to(device))\nif is_main_process():\n    print(result.mean().item())"),
+        ("print(optimizer.step())", "result = optimizer.step()\nif is_main_process():\n    print(result)"),
+        ("print(queue.pop(), next(iter(loader)))", "result = queue.pop()\nresult_2 = next(iter(loader))\nif is_main_process():\n    print(result, result_2)"),
+        ("print(count(1))", "result = count(1)\nif is_main_process():\n    print(result)"),
+        ("print(evaluate(model, loader) if epoch else 0)", "result = evaluate(model, loader) if epoch else 0\nif is_main_process():\n    print(result)"),
+        ("print(sum(model(x).sum() for (x,) in loader))", "result = sum(model(x).sum() for (x,) in loader)\nif is_main_process():\n    print(result)"),
+        ("print([model(x).sum() for (x,) in loader])", "result = [model(x).sum() for (x,) in loader]\nif is_main_process():\n    print(result)"),
+        ("print(torch.rand(3))", "result = torch.rand(3)\nif is_main_process():\n    print(result)"),
+    ],
+)
+def test_work_in_the_arguments_is_done_by_every_rank(statement: str, gives: str) -> None:
+    functions = """
+        calls = 0
+
+        def count(by):
+            global calls
+            calls += by
+            return calls
+        """
+    result = edited(script(functions=functions, before="queue = [1, 2]", inside=statement), CODE)
+    assert result.has(gives), result.text
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["print(text(3))", "print(optimizer.state_dict())", "print(model.weight.norm())", "print(nn.functional.mse_loss(x, x))", "print(Meter().show(2))"],
+)
+def test_pure_calls_stay_in_the_message(statement: str) -> None:
+    functions = """
+        def text(n):
+            parts = []
+            for i in range(n):
+                parts.append(str(i))
+            return " ".join(parts)
+
+        class Meter:
+            def __init__(self):
+                self.sum = 0
+
+            def show(self, by):
+                return str(self.sum + by)
+        """
+    result = edited(script(functions=functions, inside=statement), CODE)
+    assert result.has(f"if is_main_process():\n    {statement}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "done = print('x')",
+        "_ = print('x') or epoch",
+        "show = lambda: print('x')",
+        "if print('x') or epoch:\n    pass",
+        "print(f'{evaluate(model, loader)=}')",
+        "print(*(model(x).sum() for (x,) in loader))",
+        "print(last := epoch)",
+    ],
+)
+def test_what_cannot_be_guarded_is_left(statement: str) -> None:
+    after = "total = (done, _)" if "=" in statement[:7] else "total = 1"
+    before = "done = _ = last = 0"
+    result = edited(script(before=before, inside=statement + ("\nshow()" if "show" in statement else ""), after=after), CODE)
+    assert len(result.left) == 1, result.left
+    assert "is_main_process" not in result.text
+
+
+def test_a_print_in_a_module_or_a_dead_function_is_guarded() -> None:
+    functions = """
+        class Net(nn.Module):
+            def forward(self, x):
+                print(x.shape)
+                return x
+
+        def unused():
+            print("unused")
+        """
+    result = edited(script(functions=functions, before="net = Net()", inside="net(x)"), CODE)
+    assert result.has("if is_main_process():\n    print(x.shape)")
+    assert result.has('if is_main_process():\n    print("unused")')
+
+
+def test_prints_in_another_file_are_listed_once_per_function(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("def two(x):\n    print(1)\n    print(2)\n    return x\n\n\ndef show(x):\n    print(x)\n")
+    text = script(imports="from helpers import show, two", inside="value = two(1)\nshow(value)")
+    result = edited(text, CODE, path=tmp_path / "train.py")
+    assert result.has("if is_main_process():\n    show(value)")
+    assert len(result.left) == 1
+    assert "lines 2, 3" in result.left[0]
+
+
+@pytest.mark.parametrize(
+    ("bar", "gives"),
+    [
+        ("tqdm(range(3))", "tqdm(range(3), disable=not is_main_process())"),
+        ("tqdm(range(3), disable=False)", "tqdm(range(3), disable=not is_main_process())"),
+        ("tqdm(range(3), disable=quiet)", "tqdm(range(3), disable=quiet if is_main_process() else True)"),
+        ("tqdm(range(3), disable=not loud)", "tqdm(range(3), disable=not loud or not is_main_process())"),
+        ("tqdm(range(3), disable=None)", "tqdm(range(3), disable=None if is_main_process() else True)"),
+        ("trange(3, **dict(desc='x'))", "trange(3, disable=not is_main_process(), **dict(desc='x'))"),
+    ],
+)
+def test_a_bar_is_shown_by_one_rank(bar: str, gives: str) -> None:
+    text = script(imports="import sys\nfrom tqdm import tqdm, trange\nquiet, loud = sys.argv[1:]", inside=f"for i in {bar}:\n    pass")
+    result = edited(text, CODE)
+    assert f"for i in {gives}:" in result.text
+    assert not result.left
+
+
+def test_a_bar_whose_arguments_are_unknown_is_left() -> None:
+    text = script(imports="import json\nfrom tqdm import tqdm\noptions = json.load(open('a.json'))", inside="for i in tqdm(range(3), **options):\n    pass")
+    assert len(edited(text, CODE).left) == 1
+
+
+WRITER = "from torch.utils.tensorboard import SummaryWriter as Board"
+
+
+def test_a_writer_is_none_on_the_other_ranks() -> None:
+    functions = """
+        def note(board, value):
+            if board is not None:
+                board.add_scalar("loss", value)
+        """
+    text = script(imports=WRITER, functions=functions, before="board = Board('runs')", inside="note(board, loss.item())", after="board.close()")
+    result = edited(text, CODE)
+    assert "board = Board('runs') if is_main_process() else None" in result.text
+    assert result.has('if is_main_process():\n    board.add_scalar("loss", value)')
+    assert result.has("if is_main_process():\n    board.close()")
+    assert result.has("    note(board, loss.item())")
+
+
+def test_what_a_writer_is_given_is_computed_by_every_rank() -> None:
+    result = edited(script(imports=WRITER, before="board = Board()", inside="board.add_scalar('score', evaluate(model, loader), epoch)"), CODE)
+    assert result.has("result = evaluate(model, loader)\nif is_main_process():\n    board.add_scalar('score', result, epoch)")
+
+
+@pytest.mark.parametrize("use", ["folder = board.log_dir", "boards = [board]", "with board:\n    pass", "keep = {'b': board}"])
+def test_a_writer_that_is_used_otherwise_is_left(use: str) -> None:
+    text = script(imports=WRITER, before="board = Board()", inside=use)
+    result = edited(text, CODE)
+    assert len(result.left) == 1
+    assert result.text == text
+
+
+@pytest.mark.parametrize(
+    ("call", "gives"),
+    [
+        ("wandb.init(project='p')", "wandb.init(project='p', mode=None if is_main_process() else \"disabled\")"),
+        ("wandb.init(mode=chosen)", "wandb.init(mode=chosen if is_main_process() else \"disabled\")"),
+    ],
+)
+def test_one_rank_starts_the_run(call: str, gives: str) -> None:
+    text = script(imports="import sys, wandb\nchosen = sys.argv[1]", before=f"run = {call}", inside="wandb.log({'score': evaluate(model, loader)})")
+    result = edited(text, CODE)
+    assert f"run = {gives}" in result.text
+    assert result.has("    wandb.log({'score': evaluate(model, loader)})")
+
+
+def test_a_log_file_is_written_by_one_rank() -> None:
+    before = "logging.basicConfig(filename='a.log')\nhandler = logging.FileHandler('b.log')\nhandler.setLevel(10)\nlogging.getLogger().addHandler(handler)"
+    result = edited(script(imports="import logging", before=before), CODE)
+    assert result.has("if is_main_process():\n" + "\n".join("    " + line for line in before.split("\n")))
+
+
+def test_the_user_is_asked_once() -> None:
+    result = edited(script(before="name = input('name? ')", after="input('done')"), CODE)
+    assert "name = broadcast_value(input('name? ') if is_main_process() else None)" in result.text
+    assert result.has("if is_main_process():\n    input('done')")
+
+
+def test_a_question_before_the_set_up_is_left() -> None:
+    result = edited(script(imports="name = input('name? ')"), CODE)
+    assert len(result.left) == 1
+    assert "before the process group is set up" in result.left[0]
+
+
+def test_a_command_is_left() -> None:
+    assert len(edited(script(imports="import os", after="os.system('ls')"), CODE).left) == 1
+
+
+def test_a_summary_before_an_unseeded_split_is_left() -> None:
+    imports = "from torchsummary import summary\nfrom torch.utils.data import random_split"
+    before = "summary(model, (4,))"
+    assert edited(script(imports=imports, before=before), CODE).has("if is_main_process():\n    summary(model, (4,))")
+    left = edited(script(imports=imports, before=before + "\na, b = random_split(range(8), [4, 4])"), CODE).left
+    assert len(left) == 1
+    assert "random" in left[0]
+
+
+def test_print_to_a_file_that_is_null_elsewhere_needs_no_guard() -> None:
+    text = script(before="log = open('a.txt', 'w')\nfiles = [log]", inside="print('x', file=log)")
+    result = edited(text, "DDP401", CODE)
+    assert "log = open('a.txt' if is_main_process() else os.devnull, 'w')" in result.text
+    assert result.has("    print('x', file=log)")
+    assert "if is_main_process():" not in result.text
+
+
+DDP = """
+import logging
+import os
+import builtins
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+rank = dist.get_rank()
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(f'rank {rank}')",
+        "if rank == 0:\n    print('x')",
+        "if not rank:\n    print('x')",
+        "for i in tqdm(range(3), disable=rank > 0):\n    pass",
+        "for i in (tqdm(range(3)) if rank == 0 else range(3)):\n    pass",
+        "def quiet(*a):\n    pass\nif rank != 0:\n    builtins.print = quiet\nprint('x')",
+        "logging.basicConfig(level=logging.INFO if rank == 0 else logging.ERROR)\nlogging.info('x')",
+        "writer = SummaryWriter() if rank == 0 else None\nif writer is not None:\n    writer.add_scalar('a', 1)",
+        "writer = None\nif rank == 0:\n    writer = SummaryWriter()\nif writer:\n    print('x')",
+    ],
+)
+def test_lint_is_content(code: str) -> None:
+    assert not linted(DDP + code, CODE)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print('x')",
+        "if dist.get_world_size() > 1:\n    print('x')",
+        "for i in tqdm(range(3)):\n    pass",
+        "for i in tqdm(range(3), disable=False):\n    pass",
+        "logging.info('x')",
+        "writer = SummaryWriter()",
+    ],
+)
+def test_lint_reports(code: str) -> None:
+    assert len(linted(DDP + code, CODE)) == 1
