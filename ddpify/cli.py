@@ -87,7 +87,10 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     from ddpify.convert import convert_source
     from ddpify.report import Report
 
-    conversion = convert_source(_read(script), global_batch=global_batch, debug=is_debug(ctx))
+    conversion = convert_source(_read(script), global_batch=global_batch, suffix=wish.suffix, debug=is_debug(ctx))
+    if conversion.files and not (wish.quiet or wish.diff):
+        names = ", ".join(str(p) for p in conversion.files)
+        raise DdpifyError(f"{script}: the conversion writes other files too ({names}); give -o OUT, --in-place or --diff")
     if wish.target is not None:
         _write(conversion, wish.target, in_place=wish.in_place)
     report = Report(conversion, wish.target, wish.args, wish.verifying, wish.check)
@@ -122,6 +125,14 @@ class Wish:
     def target(self) -> Path | None:
         """The file to write, where there is one."""
         return self.script if self.in_place else None if self.output == _STANDARD else self.output
+
+    @property
+    def suffix(self) -> str | None:
+        """What copies of changed modules are called by: as OUT is called after SCRIPT; None where they are changed in place."""
+        if self.in_place:
+            return None
+        stem = self.output.stem if self.output is not None else ""
+        return stem[len(self.script.stem) :] or "_ddp" if stem.startswith(self.script.stem) else "_ddp"
 
     @property
     def quiet(self) -> bool:
@@ -178,8 +189,12 @@ def _read(script: Path) -> Source:
 def _write(conversion: Conversion, target: Path, *, in_place: bool) -> None:
     from ddpify.writing import check_target, write
 
+    read = [s.path for s in conversion.facts.project.files()]
     if not in_place:
-        check_target(target, [s.path for s in conversion.facts.project.files()])
+        for path in (target, *conversion.files):
+            check_target(path, read)
+    for path, changed in conversion.files.items():
+        write(path, changed.data, like=changed.source.path if changed.source is not None else conversion.source.path)
     write(target, conversion.data, like=conversion.source.path)
 
 

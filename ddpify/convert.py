@@ -9,14 +9,15 @@ from pathlib import Path
 
 import libcst as cst
 
-from ddpify.edits import Edit
+from ddpify.edits import AddHelper, Edit
 from ddpify.errors import Refused
 from ddpify.facts import Facts, collect
-from ddpify.helpers import NEEDS, Names, helper
+from ddpify.helpers import NEEDS, Names, canonical_names, helper
 from ddpify.lint import lint_source
 from ddpify.plan import Plan, make_plan
 from ddpify.project import Project
 from ddpify.refusals import check_convertible
+from ddpify.repoint import repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
 from ddpify.source import Source, check_compiles, read_source, walk
@@ -24,13 +25,16 @@ from ddpify.source import Source, check_compiles, read_source, walk
 
 @dataclass
 class Conversion:
-    """The result: the new text, why each line of it changed, and what is left for the user."""
+    """The result: the new text, why each line of it changed, and what is left for the user.
+
+    `files` has the new text of every changed module besides the entry, by the path that it is to be written to.
+    """
 
     source: Source
     text: str
     plan: Plan
     facts: Facts
-    helpers: dict[str, frozenset[str]] = field(default_factory=dict)
+    files: dict[Path, Changed] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
@@ -41,12 +45,30 @@ class Conversion:
         return self.plan.left
 
     def diff(self, to: str = "") -> str:
-        """A unified diff from the input to the result."""
-        before, after = lines_of(self.source.text), lines_of(self.text)
-        lines = difflib.unified_diff(before, after, str(self.source.path), to or str(self.source.path))
-        return "".join(
-            line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines
-        )
+        """A unified diff from the input to the result, the entry first."""
+        parts = [_diff(self.source.text, self.text, str(self.source.path), to or str(self.source.path))]
+        for path, changed in self.files.items():
+            before = changed.source.text if changed.source is not None else ""
+            name = str(changed.source.path) if changed.source is not None else "/dev/null"
+            parts.append(_diff(before, changed.text, name, str(path)))
+        return "".join(parts)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A module that is written beside the entry: a changed copy of one of the project's, or (source None) the shared helpers."""
+
+    source: Source | None
+    text: str
+
+    @property
+    def data(self) -> bytes:
+        return self.source.encode(self.text) if self.source is not None else self.text.encode()
+
+
+def _diff(one: str, two: str, name_one: str, name_two: str) -> str:
+    lines = difflib.unified_diff(lines_of(one), lines_of(two), name_one, name_two)
+    return "".join(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines)
 
 
 def lines_of(text: str) -> list[str]:
@@ -54,45 +76,87 @@ def lines_of(text: str) -> list[str]:
     return [line for line in re.split(r"(?<=\n)|(?<=\r)(?!\n)", text) if line]
 
 
-def convert(path: Path | str, *, global_batch: str = "scale", debug: bool = False) -> Conversion:
+def convert(
+    path: Path | str, *, global_batch: str = "scale", suffix: str | None = "_ddp", debug: bool = False
+) -> Conversion:
     """Convert the script at `path`; nothing is written.
+
+    `suffix` is what changed modules are called by (`utils.py` becomes `utils_ddp.py`, and imports say so); None changes them in place.
 
     Raises:
         Refused: where the script is not one that can be converted (the sentence says why and what to do).
         DdpifyError: where it cannot be read.
     """
-    return convert_source(read_source(Path(path)), global_batch=global_batch, debug=debug)
+    return convert_source(read_source(Path(path)), global_batch=global_batch, suffix=suffix, debug=debug)
 
 
-def convert_source(source: Source, *, global_batch: str = "scale", debug: bool = False) -> Conversion:
+def convert_source(
+    source: Source, *, global_batch: str = "scale", suffix: str | None = "_ddp", debug: bool = False
+) -> Conversion:
     """Convert a script that has been read."""
     check_compiles(source)
     project = Project(source)
     facts = collect(project, converting=True, global_batch=global_batch)
     check_convertible(facts)
     plan = make_plan(facts, debug=debug)
-    text = rewrite(source, plan, facts.names)
-    conversion = Conversion(source, text, plan, facts, plan.helpers())
+    changed = with_importers(project, plan.sources()) if suffix is not None else plan.sources()
+    shared = shared_helpers(facts, plan)
+    texts = {s: rewrite(s, plan, facts, changed if suffix is not None else [], suffix or "", shared) for s in changed}
+    files = {renamed(s.path, suffix or ""): Changed(s, texts[s]) for s in changed if s is not source}
+    if shared is not None:
+        files[source.path.with_name(f"{shared}.py")] = Changed(None, helper_module(facts, plan))
+    conversion = Conversion(source, texts.get(source, source.text), plan, facts, files)
     self_check(conversion)
     return conversion
 
 
-def rewrite(source: Source, plan: Plan, names: Names) -> str:
-    """The edits of a plan applied to the entry file, helpers and imports included."""
+def renamed(path: Path, suffix: str) -> Path:
+    return path.with_name(f"{path.stem}{suffix}.py")
+
+
+def rewrite(
+    source: Source, plan: Plan, facts: Facts, changed: list[Source], suffix: str, shared: str | None
+) -> str:
+    """The edits of a plan applied to one file, helpers and imports included."""
     rewriter = Rewriter(source)
     edits: list[Edit] = [e for e in plan.edits if e.source is source]
-    add_block(rewriter, plan, names)
+    edits += repointed(facts.project, source, changed, suffix)
+    add_block(rewriter, plan, facts.names_of(source), shared)
     return rewriter.apply(edits)
 
 
-def add_block(rewriter: Rewriter, plan: Plan, names: Names) -> None:
-    """Imports into the import block, helper functions behind it."""
+def shared_helpers(facts: Facts, plan: Plan) -> str | None:
+    """The name of a module for the helpers, where more than the entry needs them."""
+    if not any(plan.helpers(s) for s in plan.sources() if s is not facts.source):
+        return None
+    taken = {p.stem for p in facts.source.path.parent.glob("*.py")} if facts.source.path.parent.is_dir() else set()
+    return next(n for n in ("distributed_helpers", "ddp_helpers", "torch_ddp_helpers") if n not in taken)
+
+
+def helper_module(facts: Facts, plan: Plan) -> str:
+    """The module that changed files share: imports and helpers."""
+    names = canonical_names()
+    needed = list(dict.fromkeys(n for name in plan.helpers() for n in NEEDS[name][0]))
+    lines = sorted((names.missing[n] for n in needed), key=lambda line: ("torch" in line, line.startswith("from"), line))
+    blocks = ["\n".join(helper(name, options, names)) for name, options in plan.helpers().items()]
+    return '"""Helpers for distributed training."""\n' + "\n".join(lines) + "\n\n\n" + "\n\n\n".join(blocks) + "\n"
+
+
+def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) -> None:
+    """Imports into the import block, helper functions behind it (or their import, where they stand in a module of their own)."""
     source, nl, unit = rewriter.source, rewriter.nl, rewriter.unit
     run = import_run(source)
-    for line in sorted(names.missing[key] for key in plan.imports() if key in names.missing):
+    for line in sorted(names.missing[k] for k in plan.imports(source, helpers=shared is None) if k in names.missing):
         add_import(rewriter, run, line)
+    helpers = plan.helpers(source)
+    if shared is not None:
+        used = {e.name for e in plan.edits if isinstance(e, AddHelper) and e.source is source}
+        wanted = [n if names[n] == n else f"{n} as {names[n]}" for n in helpers if n in used]
+        if wanted:
+            add_import(rewriter, run, f"from {shared} import {', '.join(wanted)}")
+        return
     blocks = []
-    for name, options in plan.helpers().items():
+    for name, options in helpers.items():
         lines = helper(name, options, names)
         blocks.append(nl.join(re.sub(r"^( {4})+", lambda m: unit * (len(m[0]) // 4), line) for line in lines))
     if not blocks:
@@ -158,6 +222,10 @@ def add_import(rewriter: Rewriter, run: list[cst.CSTNode], line: str) -> None:
         return
     plain = [s for s in run if isinstance(s, (cst.Import, cst.ImportFrom))]
     module = line.split()[1]
+    if module.endswith("_helpers"):
+        at = rewriter.end(plain[-1] if plain else run[-1])
+        rewriter.change(at, at, nl + line, 6)
+        return
     anchor: cst.CSTNode | None = None
     if module.split(".")[0] == "torch":
         family = [s for s in plain if re.match(r"(import|from)\s+torch\b", source.code(s))]
@@ -206,23 +274,27 @@ def _first(node: cst.BaseExpression) -> str:
 
 def self_check(conversion: Conversion) -> None:
     """What is written compiles and passes lint; what does not is never written."""
-    source = conversion.source
-    try:
-        compile(conversion.text, str(source.path), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        raise Refused(
-            f"{source.path}: the conversion would not compile (`{line}`): an internal error, nothing was written"
-        ) from None
-    result = Source(source.path, conversion.data)
-    for finding in lint_source(result):
-        if finding.severity is Severity.ERROR:
-            code = result.code(finding.node).split("\n")[0]
+    path = conversion.source.path
+    results = {path: Source(path, conversion.data)}
+    for target, changed in conversion.files.items():
+        results[target] = Source(target, changed.data)
+    for target, result in results.items():
+        try:
+            compile(result.text, str(target), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            line = (error.text or "").strip()
             raise Refused(
-                f"{source.path}: this script needs an edit that ddpify does not make yet ({finding.code}): {finding.message} (at `{code}`); nothing was written"
+                f"{target}: the conversion would not compile (`{line}`): an internal error, nothing was written"
+            ) from None
+    for finding in lint_source(results[path], overlay=results):
+        if finding.severity is Severity.ERROR:
+            code = finding.source.code(finding.node).split("\n")[0]
+            raise Refused(
+                f"{path}: this script needs an edit that ddpify does not make yet ({finding.code}): "
+                f"{finding.message} (at `{code}`); nothing was written"
             )
         if finding.severity is Severity.WARNING:
             conversion.plan.left.append(finding)
 
 
-__all__ = ["NEEDS", "Conversion", "convert", "convert_source"]
+__all__ = ["NEEDS", "Changed", "Conversion", "convert", "convert_source"]

@@ -89,6 +89,11 @@ def names_for(source: Source) -> Names:
     return Names(chosen, missing, taken)
 
 
+def canonical_names() -> Names:
+    """The names of emitted code in a module of its own: each by its first choice."""
+    return Names({k: v[0] for k, v in _NAMES.items()}, {k: line for k, (_, line) in _IMPORTS.items()})
+
+
 def imported_names(source: Source) -> dict[str, str]:
     """Qualified name -> the name by which the file's top level knows it."""
     found: dict[str, str] = {}
@@ -151,6 +156,15 @@ def _setup(options: frozenset[str]) -> str:
             f"{alone}"
             '    <dist>.init_process_group("gloo", **alone)\n'
         )
+    if "either" in options:
+        return (
+            "def <setup_distributed>():\n"
+            '    """Join the process group that torchrun describes (alone under plain python); bind this process to its GPU."""\n'
+            f"{alone}"
+            "    if <torch>.cuda.is_available():\n"
+            '        <torch>.cuda.set_device(int(<os>.environ.get("LOCAL_RANK", 0)))\n'
+            '    <dist>.init_process_group("cpu:gloo,cuda:nccl" if <torch>.cuda.is_available() else "gloo", **alone)\n'
+        )
     returned = "this process's GPU" if "index" in options else "this process's device"
     head = (
         f"def <setup_distributed>({'use_accel' if 'accelerator' in options else 'use_cuda'}):\n"
@@ -194,7 +208,7 @@ def _broadcast(options: frozenset[str]) -> str:
 
 def _reduce(options: frozenset[str]) -> str:
     where = '"cuda"' if "accelerator" not in options else "<torch>.accelerator.current_accelerator()"
-    device = f'    device = "cpu" if <dist>.get_backend() == "gloo" else {where}\n' if "cpu" not in options else ""
+    device = f'    device = "cpu" if <dist>.get_backend() == "gloo" else {where}\n' if not options & {"cpu", "either"} else ""
     argument = ", device=device" if device else ""
     if "tensor" not in options:
         return (

@@ -29,20 +29,24 @@ class Plan:
     def edits(self) -> list[Edit]:
         return [e for f in self.findings for e in f.edits]
 
-    def helpers(self) -> dict[str, frozenset[str]]:
-        """The helpers that the edits need, those that they need themselves included, in the order of the file."""
+    def sources(self) -> list[Source]:
+        """The files that are changed."""
+        return list(dict.fromkeys(e.source for e in self.edits))
+
+    def helpers(self, source: Source | None = None) -> dict[str, frozenset[str]]:
+        """The helpers that the edits (of one file) need, those that they need themselves included, in the order of the file."""
         wanted: dict[str, frozenset[str]] = {}
-        todo = [(e.name, e.options) for e in self.edits if isinstance(e, AddHelper)]
+        todo = [(e.name, e.options) for e in self.edits if isinstance(e, AddHelper) and source in (None, e.source)]
         while todo:
             name, options = todo.pop()
             wanted[name] = wanted.get(name, frozenset()) | options
             todo.extend((n, frozenset()) for n in NEEDS[name][1] if n not in wanted)
         return {n: wanted[n] for n in ORDER if n in wanted}
 
-    def imports(self) -> list[str]:
-        """The imported names that edits ask for (keys of Names)."""
-        asked = [e.line for e in self.edits if isinstance(e, AddImport)]
-        for name in self.helpers():
+    def imports(self, source: Source, *, helpers: bool = True) -> list[str]:
+        """The imported names that a file's edits, and its helpers where they stand in it, ask for (keys of Names)."""
+        asked = [e.line for e in self.edits if isinstance(e, AddImport) and e.source is source]
+        for name in self.helpers(source) if helpers else ():
             asked.extend(NEEDS[name][0])
         return list(dict.fromkeys(asked))
 

@@ -11,10 +11,11 @@ from ddpify.source import Source, read_source
 class Project:
     """The files that belong together: the entry's folder is on the search path, as when it is run."""
 
-    def __init__(self, entry: Source, roots: tuple[Path, ...] = ()) -> None:
+    def __init__(self, entry: Source, *, overlay: dict[Path, Source] | None = None) -> None:
         self.entry = entry
-        self.roots = (entry.path.parent, *roots)
-        self.modules: dict[Path, Source | None] = {entry.path: entry}
+        self.roots = (entry.path.parent,)
+        self.modules: dict[Path, Source | None] = {**(overlay or {}), entry.path: entry}
+        self.read = [entry]
 
     def find(self, name: str, level: int = 0, importer: Source | None = None) -> Source | None:
         """The project's file for a module name (`a.b`, or with `level` dots before it), or None where it is not local."""
@@ -40,7 +41,7 @@ class Project:
             [place / "__init__.py"] if not parts else [place.with_name(place.name + ".py"), place / "__init__.py"]
         )
         for path in candidates:
-            if path in self.modules or path.is_file():
+            if path in self.modules or _is_file(path):
                 return self._read(path)
         return None
 
@@ -50,8 +51,18 @@ class Project:
                 self.modules[path] = read_source(path)
             except DdpifyError:
                 self.modules[path] = None  # what cannot be read stays unknown to the analysis
-        return self.modules[path]
+        found = self.modules[path]
+        if found is not None and found not in self.read:
+            self.read.append(found)
+        return found
 
     def files(self) -> list[Source]:
         """The files read so far, the entry first."""
-        return [s for s in self.modules.values() if s is not None]
+        return list(self.read)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False

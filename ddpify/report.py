@@ -40,7 +40,7 @@ class Report:
 
     @property
     def changed(self) -> bool:
-        return self.conversion.data != self.conversion.source.data
+        return self.conversion.data != self.conversion.source.data or bool(self.conversion.files)
 
     @property
     def output(self) -> Path:
@@ -108,9 +108,10 @@ class Report:
         counted = f"{_count(len(edits), 'edit')} by {_count(rules, 'rule')}"
         if self.checking:
             return f"{self.script} {'would change' if self.changed else 'would not change'}: {counted}"
-        return (
-            f"{self.script} -> {self.written}: {counted}" if self.written is not None else f"{self.script}: {counted}"
-        )
+        others = "".join(f", {path}" for path in self.conversion.files)
+        if self.written is None:
+            return f"{self.script}: {counted}"
+        return f"{self.script} -> {self.written}{others}: {counted}"
 
     def _batch_size(self) -> Iterator[str]:
         """What became of the number in `batch_size`, which means something else now."""
@@ -158,6 +159,7 @@ class Report:
             "script": str(self.script),
             "output": str(self.written) if self.written is not None else None,
             "changed": self.changed,
+            "files": {str(path): changed.text for path, changed in self.conversion.files.items()},
             "edits": [self._finding(f) for f in self._edits()],
             "left": [{**self._finding(f), "remedy": f.left} for f in self.conversion.left],
             "notes": [self._finding(f) for f in self.conversion.plan.notes],

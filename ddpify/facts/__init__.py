@@ -36,7 +36,29 @@ class Facts:
 
     @functools.cached_property
     def names(self) -> Names:
-        return names_for(self.source)
+        """The names that emitted code uses in the entry script."""
+        return self.names_of(self.source)
+
+    def names_of(self, source: Source) -> Names:
+        """The names that emitted code uses in one file."""
+        store = self.__dict__.setdefault("_names", {})
+        if source not in store:
+            store[source] = names_for(source)
+        found: Names = store[source]
+        return found
+
+    def editable(self, source: Source) -> bool:
+        """Whether a conversion may change a file: the entry, and the modules of the project (lint looks at one file only).
+
+        A package's `__init__.py` cannot get a sibling under another name, so it stays as it is.
+        """
+        if source is self.source or not self.converting:
+            return source is self.source
+        return source.path.name != "__init__.py" and source in self.project.files()
+
+    def source_of(self, node: cst.CSTNode) -> Source:
+        """The file of the project that a node stands in."""
+        return next((s for s in self.project.files() if node in s.parents), self.source)
 
     @functools.cached_property
     def wraps(self) -> list[WrapPoint | NoWrapPoint]:

@@ -1,4 +1,4 @@
-"""An expression in, the expressions that gave it its value out: one step back through names, attributes, parameters, returns."""
+"""An expression in, the expressions that gave it its value out: back through names, parameters, returns."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def returns(tree: cst.CSTNode) -> Iterator[cst.Return]:
 
 
 def references(tree: cst.CSTNode, name: str) -> Iterator[cst.Name]:
-    """The places in a function or module where its variable stands, inner functions that have one of their own left out."""
+    """The places where a function's or module's variable stands; inner functions with one of their own left out."""
     for node in children(tree):
         if isinstance(node, cst.Name):
             if node.value == name:

@@ -108,7 +108,7 @@ def _batch_size(known: LoaderFacts) -> cst.BaseExpression | None:
 
 
 def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple[LoopFacts, ...]) -> str:
-    if known is None or known.source is not facts.source:
+    if known is None or not facts.editable(known.source):
         return "the loader is made in another file"
     if known.problem:
         return known.problem

@@ -1,4 +1,4 @@
-"""A project in, its calls of what is outside it out: each call node once, with its qualified name, its statement and its events."""
+"""A project in, its calls of what is outside it out: each call node once, with its qualified name and its events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Outside:
-    """A call: of a function outside the project (`name`), or of a method that no class of the project has (`method` of `obj`)."""
+    """A call of a function outside the project (`name`), or of a method that no class of it has (`method` of `obj`)."""
 
     node: cst.Call
     source: Source

@@ -145,7 +145,7 @@ def _file_names(text: str) -> set[str]:
 
 
 def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain: bool) -> list[tuple[Write, Event]]:
-    """The writes that can have made what a read finds: earlier in time, or in an earlier turn of a loop that both are in."""
+    """The writes that can have made what a read finds: earlier in time, or in an earlier turn of a shared loop."""
     writes: list[Write] = facts.cached("writes", find_writes)  # type: ignore[assignment]
     around = {id(loop.node) for loops in event.all_loops() for loop in loops}
     found = []

@@ -34,6 +34,8 @@ class SetUp:
     cuda: bool
     accelerator: bool
     parsed: tuple[str, cst.CSTNode, str] | None = None
+    #: whether the script may work on the CPU although there are GPUs, decided where the set-up cannot know of it
+    either: bool = False
 
 
 def find_setup(facts: Facts) -> SetUp | None:
@@ -73,17 +75,61 @@ def find_setup(facts: Facts) -> SetUp | None:
     block = _outside_loops(frame.source, block)
     first = in_block(frame.source, stmts[0], block)
     device = _device_there(facts, choices, frame, block)
+    if device is not None and not _in_time(facts, device, block, first, frame, events, choosing):
+        device = None
+    parsed = _parsed(facts, frame) if device is None else None
+    either = device is None and parsed is None and _flagged(facts, choices)
     accelerator = any(c.accelerator for c in choices) or bool(facts.external("torch.accelerator.current_accelerator"))
-    return SetUp(
-        frame.source,
-        frame,
-        block,
-        first,
-        device,
-        uses_cuda(facts),
-        accelerator,
-        _parsed(facts, frame) if device is None else None,
-    )
+    cuda = uses_cuda(facts)
+    return SetUp(frame.source, frame, block, first, device, cuda, accelerator and not either, parsed, either and cuda)
+
+
+def _in_time(
+    facts: Facts,
+    choice: DeviceChoice,
+    block: cst.CSTNode,
+    first: cst.CSTNode,
+    frame: Frame,
+    events: list[Event],
+    choosing: set[cst.CSTNode],
+) -> bool:
+    """Whether the choice of device can stand before everything that needs the group: it is first, can be moved up, or only seeds come
+    before it."""
+    source = frame.source
+    owner = in_block(source, choice.owner, block)
+    if owner is first or (choice.form != "other" and names_known(facts, choice, frame, source.span(first).start)):
+        return True
+    limit = source.span(choice.owner).start
+    for e in events:
+        if e.stmt in choosing or role_of(e.name) == "seed":
+            continue
+        stmt = next((s for f, s, _ in steps(e) if f is frame), None)
+        if stmt is not None and source.span(stmt).start < limit:
+            return False
+    return True
+
+
+def names_known(facts: Facts, choice: DeviceChoice, frame: Frame, limit: int) -> bool:
+    """Whether the names that a choice's test needs are bound before an offset."""
+    if choice.test is None or only_availability(facts, choice.test):
+        return True
+    needed = {n.value for n in walk(choice.test) if isinstance(n, cst.Name)}
+    bound = [e for e in facts.flow.log.of("bind") if e.frame is frame and e.name in needed]
+    return all(frame.source.span(e.stmt).start < limit for e in bound)
+
+
+def _flagged(facts: Facts, choices: list[DeviceChoice]) -> bool:
+    """`if args.cuda: model.cuda()`, or a device that comes from more than what is available: a flag decides."""
+    if any(c.form in ("other", "ifexp", "if") and c.test is not None and not only_availability(facts, c.test) for c in choices):
+        return True
+    if any(c.form == "other" for c in choices) or any(isinstance(o, Data) for _, v in device_uses(facts) for o in v):
+        return True
+    for e in facts.flow.log.of("method"):
+        if e.name == "cuda" and isinstance(e.obj, (Module, Data, Thing)) and e.seq < facts.flow.main_end:
+            for test in (u.test for u in e.under if isinstance(u, cst.If)):
+                if not only_availability(facts, test) and any(isinstance(n, cst.Name) for n in walk(test)):
+                    return True
+    return False
 
 
 def _outside_loops(source: Source, block: cst.CSTNode) -> cst.CSTNode:
@@ -150,13 +196,9 @@ def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode, str] | None:
 def moves_up(facts: Facts, setup: SetUp) -> bool:
     """Whether the device choice can be made before the first sensitive statement: the names that its test needs are known there."""
     choice = setup.device
-    if choice is None or choice.test is None or only_availability(facts, choice.test):
-        return choice is not None
-    source = setup.source
-    needed = {n.value for n in walk(choice.test) if isinstance(n, cst.Name)}
-    limit = source.span(setup.first).start
-    bound = [e for e in facts.flow.log.of("bind") if e.frame is setup.frame and e.name in needed]
-    return all(source.span(e.stmt).start < limit for e in bound)
+    if choice is None or choice.form == "other":
+        return False
+    return names_known(facts, choice, setup.frame, setup.source.span(setup.first).start)
 
 
 __all__ = ["SetUp", "constants", "find_setup", "moves_up"]

@@ -1,4 +1,4 @@
-"""A statement in, what in it every rank has to do out: forwards, steps, passes over data, collectives, changes of state."""
+"""A statement in, what every rank has to do of it out: forwards, steps, passes over data, changes of state."""
 
 from __future__ import annotations
 

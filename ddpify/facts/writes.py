@@ -1,4 +1,4 @@
-"""Calls in, writers out: which calls outside the project write, move or remove files, and which open one to be written."""
+"""Calls in, writers out: which calls write, move or remove files, and which open one to be written."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OPENING = tuple((re.compile(p), at, mode) for p, at, mode in _OPENERS)
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """A call that writes; `path` is the expression that says where, `opens` that it gives back what is written to later."""
+    """A call that writes; `path` says where, `opens` that it gives back what is written to later."""
 
     call: Outside
     path: cst.BaseExpression | None

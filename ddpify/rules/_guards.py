@@ -1,4 +1,4 @@
-"""Statements in, guards out: the smallest statement under `if is_main_process():`, with what every rank has to do taken out of it."""
+"""Statements in, guards out: `if is_main_process():`, with what every rank has to do taken out before it."""
 
 from __future__ import annotations
 
@@ -36,19 +36,18 @@ class Guards:
         self.work: Work = work(facts.flow)
         self.done: set[int] = set()
 
-    @property
-    def is_main(self) -> str:
-        return f"{self.facts.names['is_main_process']}()"
+    def is_main(self, source: Source) -> str:
+        return f"{self.facts.names_of(source)['is_main_process']}()"
 
-    def helper(self) -> Edit:
-        return AddHelper(self.facts.source, "is_main_process")
+    def helper(self, source: Source) -> Edit:
+        return AddHelper(source, "is_main_process")
 
     # -- one statement ------------------------------------------------------------------------------------
 
     def obstacle(self, source: Source, stmt: cst.CSTNode | None, effect: cst.CSTNode | None = None) -> str:
         """Why a statement cannot be put under a guard, "" where it can."""
-        if source is not self.facts.source:
-            return "it stands in another file of the project, and this version edits the entry script only"
+        if not self.facts.editable(source):
+            return "it stands in a package's `__init__.py`, which gets no copy"
         if stmt is None:
             return "it stands in a lambda"
         if isinstance(stmt, cst.Assign):
@@ -71,18 +70,12 @@ class Guards:
             for node in self.hoists(source, stmt, effect) or []:
                 edits.extend(self.take_out(source, stmt, node))
         self.done.add(id(stmt))
-        return Placed(stmt, (*edits, Guard(source, stmt, f"if {self.is_main}"), self.helper()))
+        return Placed(stmt, (*edits, Guard(source, stmt, f"if {self.is_main(source)}"), self.helper(source)))
 
     def take_out(self, source: Source, stmt: cst.CSTNode, node: cst.CSTNode) -> tuple[Edit, ...]:
         """`print(evaluate(...))`: every rank evaluates, before the guard."""
-        name = self.fresh("result")
+        name = self.facts.names_of(source).fresh("result")
         return (Hoist(source, node, name, stmt),)
-
-    def fresh(self, name: str) -> str:
-        taken = self.facts.names.taken
-        found = next(n for n in (name, *(f"{name}_{i}" for i in range(2, 1000))) if n not in taken)
-        taken.add(found)
-        return found
 
     def hoists(self, source: Source, stmt: cst.CSTNode, effect: cst.CSTNode | None) -> list[cst.CSTNode] | None:
         """The expressions of a statement that every rank has to evaluate, None where one of them cannot be taken out."""
@@ -158,7 +151,7 @@ class Guards:
         found: dict[int, tuple[cst.CSTNode, cst.CSTNode]] = {}
         for event in call.events:
             for chain in event.frame.chains():
-                entry = next((e for e in reversed(chain) if e.frame.source is self.facts.source), None)
+                entry = next((e for e in reversed(chain) if self.facts.editable(e.frame.source)), None)
                 if entry is None or not isinstance(entry.call, cst.Call):
                     return None
                 stmt = holding(self.facts.source, entry.call)

@@ -1,4 +1,4 @@
-"""Calls that open something in, edits for all that is done with it out: one rank has the file, the others have nothing or os.devnull."""
+"""Calls that open a file in, edits for all that is done with it out: the other ranks have none, or os.devnull."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Handles:
 
     def decide(self, write: Write) -> list[Placed] | str:
         source, node = write.call.source, write.call.node
-        if source is not self.facts.source:
-            return "it stands in another file of the project, and this version edits the entry script only"
+        if not self.facts.editable(source):
+            return "it stands in a package's `__init__.py`, which gets no copy"
         stmt = holding(source, node)
         if isinstance(stmt, cst.With) and any(i.item is node for i in stmt.items):
             if self.guards.is_output(source, stmt):
@@ -60,11 +60,11 @@ class Handles:
         """`open("log.txt" if is_main_process() else os.devnull, "w")`"""
         source, path = write.call.source, write.path
         assert path is not None
-        names = self.facts.names
+        names = self.facts.names_of(source)
         wrap = isinstance(path, (cst.IfExp, cst.Lambda, cst.NamedExpr)) and not path.lpar
-        text = f" if {self.guards.is_main} else {names['os']}.devnull"
+        text = f" if {self.guards.is_main(source)} else {names['os']}.devnull"
         edit = Surround(source, path, "(" if wrap else "", (")" if wrap else "") + text)
-        return edit, AddImport(source, "os"), self.guards.helper()
+        return edit, AddImport(source, "os"), self.guards.helper(source)
 
     # -- a name that holds the file ---------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Handles:
         return found
 
     def use(self, source: Source, owner: cst.CSTNode, use: cst.CSTNode, depth: int) -> list[cst.CSTNode] | None:
-        """The statements that have to be guarded because of one use; none where the use is a new file under the old name."""
+        """The statements to guard because of one use; none where the use is a new file under the old name."""
         if isinstance(owner, cst.Assign) and any(t.target is use for t in owner.targets):
             again = isinstance(owner.value, cst.Call) or (
                 isinstance(owner.value, cst.Name) and owner.value.value == "None"

@@ -34,7 +34,7 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
     """The edits for one call, or the reason why there are none."""
     call = t.call
     stmt = holding(call.source, call.node)
-    if call.source is not facts.source:
+    if not facts.editable(call.source):
         placed = (
             guards(facts).at_the_call(call)
             if t.kind not in ("bar", "writer", "run", "run-disabled", "shell", "input")
@@ -89,8 +89,8 @@ def _bar(facts: Facts, call: Outside) -> list[Silenced] | str:
 
 def _argument(facts: Facts, call: Outside, name: str, new: str, added: str, why: str) -> list[Silenced] | str:
     """Set an argument by rank, or add to the one that is there."""
-    is_main = guards(facts).is_main
     source = call.source
+    is_main = guards(facts).is_main(source)
     given = call.argument(None, name)
     for arg in call.node.args:
         known = facts.flow.values.get(arg.value, ()) if arg.star == "**" else None
@@ -115,7 +115,7 @@ def _argument(facts: Facts, call: Outside, name: str, new: str, added: str, why:
             wrap = isinstance(given, (cst.IfExp, cst.Lambda, cst.NamedExpr)) and not given.lpar
             edit = Surround(source, given, "(" if wrap else "", (")" if wrap else "") + text.format(is_main))
     stmt = holding(source, call.node) or call.node
-    return [Silenced(stmt, (edit, guards(facts).helper()), why, whole=False)]
+    return [Silenced(stmt, (edit, guards(facts).helper(source)), why, whole=False)]
 
 
 def _input(facts: Facts, call: Outside, stmt: cst.CSTNode | None) -> list[Silenced] | str:
@@ -124,9 +124,9 @@ def _input(facts: Facts, call: Outside, stmt: cst.CSTNode | None) -> list[Silenc
         return _guarded([guards(facts).guard(call.source, stmt, call.node)], "one process has the terminal")
     if not call.events or not all(joined_group(facts, e) for e in call.events):
         return "it is asked before the process group is set up"
-    text = f" if {guards(facts).is_main} else None)"
-    edit = Surround(call.source, call.node, f"{facts.names['broadcast_value']}(", text)
-    helpers = (guards(facts).helper(), AddHelper(facts.source, "broadcast_value"))
+    text = f" if {guards(facts).is_main(call.source)} else None)"
+    edit = Surround(call.source, call.node, f"{facts.names_of(call.source)['broadcast_value']}(", text)
+    helpers = (guards(facts).helper(call.source), AddHelper(call.source, "broadcast_value"))
     return [Silenced(stmt or call.node, (edit, *helpers), "rank 0 asks, the others get its answer", whole=False)]
 
 

@@ -1,4 +1,4 @@
-"""Calls that make or read paths in, expressions out that name a path by time or chance, with the place where rank 0's value is to be taken."""
+"""Calls that make or read paths in, expressions out that name a path by time or chance on each rank."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
     what = _what(facts.flow.values.get(path, ()))
     best: Named | None = None
     for _, _, d in way:
-        if d is not None and d.event is not None and d.frame.source is facts.source and _assigns(d):
+        if d is not None and d.event is not None and facts.editable(d.frame.source) and _assigns(d):
             if not facts.converting or joined_group(facts, d.event):
-                best = Named(d.node, facts.source, what)
+                best = Named(d.node, d.frame.source, what)
     if best is not None:
         return best
-    if event.frame.source is facts.source and not any(d is not None for _, _, d in way) and joined_group(facts, event):
-        return Named(path, facts.source, what)
+    if facts.editable(event.frame.source) and not any(d is not None for _, _, d in way) and joined_group(facts, event):
+        return Named(path, event.frame.source, what)
     source = event.frame.source
     return Named(
         path,

@@ -22,13 +22,13 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
     stmt = holding(source, node)
     made = {id(o) for o in facts.flow.values.get(node, ()) if isinstance(o, Thing) and o.site.node is node}
     above = source.parents.get(node)
-    if source is not facts.source:
-        return "it is made in another file of the project, and this version edits the entry script only"
+    if not facts.editable(source):
+        return "it is made in a package's `__init__.py`, which gets no copy"
     if stmt is None or isinstance(above, cst.WithItem):
         return "the block that it opens does other work"
     if isinstance(above, cst.Attribute):
         return guards(facts).obstacle(source, stmt, node) or [guards(facts).guard(source, stmt, node)]
-    used: list[cst.CSTNode] = []
+    used: dict[int, tuple[Source, cst.CSTNode]] = {}
     for home, mention in _mentions(facts, made):
         if mention is node:
             continue
@@ -39,13 +39,15 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
         line = f"line {home.line(mention)}" if home is source else f"{home.path.name}:{home.line(mention)}"
         if what == "other" or owner is None or guards(facts).obstacle(home, owner):
             return f"its use at {line} cannot be put under a guard"
-        if owner not in used:
-            used.append(owner)
+        used[id(owner)] = (home, owner)
     plain = isinstance(above, (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return))
     edit = Surround(
-        source, node, "" if plain else "(", f" if {guards(facts).is_main} else None" + ("" if plain else ")")
+        source, node, "" if plain else "(", f" if {guards(facts).is_main(source)} else None" + ("" if plain else ")")
     )
-    return [Placed(stmt, (edit, guards(facts).helper())), *(guards(facts).guard(source, s) for s in used)]
+    return [
+        Placed(stmt, (edit, guards(facts).helper(source))),
+        *(guards(facts).guard(*place) for place in used.values()),
+    ]
 
 
 def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNode]]:

@@ -19,7 +19,7 @@ def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
         return (Replace(raw.source, raw.node, f"({code} if {raw.test} else {code}.module)"),)
     if not raw.both:
         return (Append(raw.source, raw.node, ".module"),)
-    return Surround(raw.source, raw.node, f"{facts.names['unwrap']}(", ")"), AddHelper(raw.source, "unwrap")
+    return Surround(raw.source, raw.node, f"{facts.names_of(raw.source)['unwrap']}(", ")"), AddHelper(raw.source, "unwrap")
 
 
 def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) -> Iterator[Finding]:
@@ -29,7 +29,7 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
         if raw.why not in why:
             continue
         name = raw.source.code(raw.node)
-        if raw.source is not facts.source:
+        if not facts.editable(raw.source):
             message = f"`{name}` holds the DDP wrapper in {raw.source.path.name}, where its module is wanted"
             yield rule.finding(
                 raw.source, raw.node, message, refuse=True, left="This version edits the entry script only"

@@ -68,15 +68,15 @@ class BuffersDifferAtEvaluation(Rule):
             if not any(mentions(m, BUFFERS) for m in modules((e.obj,))) or e.seq >= facts.after.main_end:
                 continue
             for stmt, name, frame in self.place(facts, e, places):
-                if id(stmt) not in done and frame.source is facts.source:
+                if id(stmt) not in done and facts.editable(frame.source):
                     done.add(id(stmt))
-                    helper = facts.names["sync_buffers"]
+                    helper = facts.names_of(frame.source)["sync_buffers"]
                     yield self.finding(
-                        facts.source,
+                        frame.source,
                         stmt,
                         f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
-                        InsertBefore(facts.source, stmt, (f"{helper}({name}.module)",)),
-                        AddHelper(facts.source, "sync_buffers"),
+                        InsertBefore(frame.source, stmt, (f"{helper}({name}.module)",)),
+                        AddHelper(frame.source, "sync_buffers"),
                         reason="BatchNorm statistics differ between ranks after training",
                     )
 

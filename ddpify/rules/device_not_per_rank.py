@@ -57,7 +57,7 @@ class DeviceNotPerRank(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         fixed: list[FixedDevice] = facts.cached("fixed_devices", fixed_devices)  # type: ignore[assignment]
         for place in fixed:
-            if place.source is not facts.source:
+            if not facts.editable(place.source):
                 if facts.converting and place.how != "set_device":
                     yield self.finding(
                         place.source,
@@ -113,7 +113,7 @@ class DeviceNotPerRank(Rule):
             for node in (n for s in choice.stmts for n in walk(s)):
                 if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda:"):
                     text = node.value.split(":")[0] + node.quote
-                    if choice.source is facts.source:
+                    if facts.editable(choice.source):
                         yield self.finding(
                             choice.source,
                             node,

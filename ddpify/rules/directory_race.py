@@ -26,16 +26,17 @@ class DirectoryRace(Rule):
     """Every rank makes, removes or names the run's directory by itself.
 
     ## What it does
-    Finds `os.makedirs` and `mkdir` without `exist_ok=True`, `shutil.rmtree` on all ranks, and directories that are named by the time, a
-    random number or a temporary name on each rank.
+    Finds `os.makedirs` and `mkdir` without `exist_ok=True`, `shutil.rmtree` on all ranks, and directories that
+    are named by the time, a random number or a temporary name on each rank.
 
     ## Why is this bad?
-    Between the question whether a directory exists and its creation another rank creates it: FileExistsError. A directory that one rank
-    removes takes the files of the others with it. A name with the time in it is another one on each rank.
+    Between the question whether a directory exists and its creation another rank creates it: FileExistsError. A
+    directory that one rank removes takes the files of the others with it. A name with the time in it is another
+    one on each rank.
 
     ## Edit
-    `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew; `broadcast_value(...)` around the
-    expression that names it, so that every rank has rank 0's name.
+    `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew;
+    `broadcast_value(...)` around the expression that names it, so that every rank has rank 0's name.
     """
 
     code = "DDP403"
@@ -108,10 +109,10 @@ class DirectoryRace(Rule):
         path = self.path(call)
         message = f"every rank makes the directory `{path}`; the second one finds it there"
         if not facts.converting:
-            if source is facts.source:
+            if facts.editable(source):
                 yield self.finding(source, call.node, message)
             return
-        if source is not facts.source:
+        if not facts.editable(source):
             yield from self.elsewhere(facts, call, message)
             return
         stmt = holding(source, call.node)
@@ -139,7 +140,7 @@ class DirectoryRace(Rule):
         if call.name == "os.mkdir" and isinstance(func, cst.Attribute):
             edits.append(Replace(source, func.attr, "makedirs"))
         elif call.name == "os.mkdir":
-            edits += [Replace(source, func, f"{facts.names['os']}.makedirs"), AddImport(source, "os")]
+            edits += [Replace(source, func, f"{facts.names_of(source)['os']}.makedirs"), AddImport(source, "os")]
         return edits
 
     def follows(self, removal: Outside, call: Outside) -> bool:
@@ -169,10 +170,10 @@ class DirectoryRace(Rule):
     def remove(self, facts: Facts, call: Outside, removed: list[tuple[Outside, cst.CSTNode]]) -> Iterator[Finding]:
         message = f"every rank removes the directory `{self.path(call)}`, with what other ranks have in it"
         if not facts.converting:
-            if call.source is facts.source:
+            if facts.editable(call.source):
                 yield self.finding(call.source, call.node, message)
             return
-        if call.source is not facts.source:
+        if not facts.editable(call.source):
             yield from self.elsewhere(facts, call, message)
             return
         stmt = holding(call.source, call.node)
@@ -197,7 +198,7 @@ class DirectoryRace(Rule):
                 named.source, named.node, message + (f"; {named.problem}" if named.problem else ""), left=left
             )
         edits = (
-            Surround(named.source, named.node, f"{facts.names['broadcast_value']}(", ")"),
+            Surround(named.source, named.node, f"{facts.names_of(named.source)['broadcast_value']}(", ")"),
             AddHelper(named.source, "broadcast_value"),
         )
         return self.finding(named.source, named.node, message, *edits, reason="every rank has rank 0's name")
@@ -214,7 +215,7 @@ class DirectoryRace(Rule):
                 call.source,
                 call.node,
                 f"{message}, in another file of the project",
-                left="mend it there: this version edits the entry script only",
+                left="mend it there",
             )
 
     def path(self, call: Outside) -> str:

@@ -37,11 +37,12 @@ class DownloadOnEveryRank(Rule):
     Finds `download=True`, `urlretrieve`, `load_dataset`, `extractall` and their kin on all ranks.
 
     ## Why is this bad?
-    The ranks of a node write the same files at once; one of them reads an archive that another one has only half written.
+    The ranks of a node write the same files at once; one of them reads an archive that another one has only
+    half written.
 
     ## Edit
-    `with main_process_first():` around the smallest statement, or around the `if not os.path.exists(...)` that it stands under: one process
-    per node goes ahead, the others find the files. The statement itself stays.
+    `with main_process_first():` around the smallest statement, or around the `if not os.path.exists(...)` that
+    it stands under: one process per node goes ahead, the others find the files. The statement itself stays.
     """
 
     code = "DDP303"
@@ -120,7 +121,7 @@ class DownloadOnEveryRank(Rule):
         what = source.code(call.func).split("\n")[0]
         message = f"every rank downloads with `{what}`"
         if not facts.converting:
-            if source is facts.source:
+            if facts.editable(source):
                 yield self.finding(source, call, message)
             return
         stmt = holding(source, call)
@@ -133,7 +134,7 @@ class DownloadOnEveryRank(Rule):
         if why or place is None:
             yield self.finding(source, call, f"{message}; {why}", left="let one process per node do it first")
             return
-        header = f"with {facts.names['main_process_first']}()"
+        header = f"with {facts.names_of(source)['main_process_first']}()"
         yield self.finding(
             source,
             place,
@@ -144,8 +145,8 @@ class DownloadOnEveryRank(Rule):
         )
 
     def obstacle(self, facts: Facts, frame: Frame, place: cst.CSTNode | None, event: Event) -> str:
-        if frame.source is not facts.source:
-            return "it stands in another file of the project, and this version edits the entry script only"
+        if not facts.editable(frame.source):
+            return "it stands in a package's `__init__.py`, which gets no copy"
         if place is None:
             return "it stands in a lambda"
         if isinstance(place, (cst.FunctionDef, cst.ClassDef)) or work(facts.flow).meets(place):
@@ -208,10 +209,10 @@ class DownloadOnEveryRank(Rule):
         """A download in another file: the calls of the entry file that lead there, where there are such calls."""
         placed: list[tuple[Frame, cst.Call]] = []
         for frame, call in found:
-            if frame.source is facts.source:
+            if facts.editable(frame.source):
                 placed.append((frame, call))
                 continue
-            ways = [next((e for e in reversed(c) if e.frame.source is facts.source), None) for c in frame.chains()]
+            ways = [next((e for e in reversed(c) if facts.editable(e.frame.source)), None) for c in frame.chains()]
             calls = [(e.frame, e.call) for e in ways if e is not None and isinstance(e.call, cst.Call)]
             placed.extend(calls if ways and len(calls) == len(ways) else [(frame, call)])
         return placed

@@ -85,7 +85,7 @@ class EvaluationNotExact(Rule):
             return
         found: list[Evaluation] = facts.cached("evaluations", evaluations)  # type: ignore[assignment]
         for e in found:
-            if e.known is None or e.known.source is not facts.source:
+            if e.known is None or not facts.editable(e.known.source):
                 continue
             name = e.known.source.code(e.known.dataset).split("\n")[0] if e.known.dataset is not None else "the dataset"
             if e.mode == "batch":
@@ -110,7 +110,7 @@ class EvaluationNotExact(Rule):
                 )
 
     def share(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
-        dist = facts.names["dist"]
+        dist = facts.names_of(known.source)["dist"]
         assert known.dataset is not None
         source = known.source
         name, edits = hoisted(facts, known, "val_set")
@@ -133,8 +133,10 @@ class EvaluationNotExact(Rule):
 
     def deal(self, facts: Facts, e: Evaluation) -> list[Edit]:
         """The batches of one process, every world-th to each rank; batch 0 stays on rank 0."""
-        known, dist = e.known, facts.names["dist"]
+        known = e.known
         assert known is not None
+        names = facts.names_of(known.source)
+        dist = names["dist"]
         assert known.dataset is not None
         assert e.batch_size is not None
         source = known.source
@@ -142,8 +144,8 @@ class EvaluationNotExact(Rule):
         batches = (
             f"BatchSampler(range(len({dataset})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
         )
-        name = facts.names.fresh("val_batches")
-        line = f"{name} = list({facts.names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
+        name = names.fresh("val_batches")
+        line = f"{name} = list({names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
         positional = [at for at, a in enumerate(known.call.args) if a.keyword is None and at]
         edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "dist"), AddImport(source, "torch")]
         if positional:  # DataLoader(ds, 64, False): the rest by name

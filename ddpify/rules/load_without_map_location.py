@@ -28,10 +28,12 @@ class LoadWithoutMapLocation(Rule):
     Finds `torch.load` without `map_location`, or with a fixed GPU in it, in a script that uses GPUs.
 
     ## Why is this bad?
-    Tensors come back on the device they were saved from: every rank puts them on GPU 0, which runs out of memory while the others wait.
+    Tensors come back on the device they were saved from: every rank puts them on GPU 0, which runs out of
+    memory while the others wait.
 
     ## Edit
-    `map_location=device` with the name that holds this rank's device there, else `map_location="cpu"`; data for a dataset stay on the CPU.
+    `map_location=device` with the name that holds this rank's device there, else `map_location="cpu"`; data for
+    a dataset stay on the CPU.
     """
 
     code = "DDP105"
@@ -82,9 +84,9 @@ class LoadWithoutMapLocation(Rule):
                 else f"every rank loads `{path}` onto one GPU"
             )
             if not facts.converting:
-                if call.source is facts.source:
+                if facts.editable(call.source):
                     yield self.finding(call.source, call.node, message)
-            elif call.source is not facts.source:
+            elif not facts.editable(call.source):
                 if call.events:
                     yield self.finding(
                         call.source,
@@ -165,22 +167,14 @@ class LoadWithoutMapLocation(Rule):
 
     def name_there(self, facts: Facts, event: Event) -> str | None:
         """A name that holds the device, or an attribute of the object at hand, given before the load."""
-        scope: Scope | None = event.frame.scope
-        found: list[str] = []
-        while scope is not None:
-            for name, value in scope.names.items():
-                if (
-                    _is_device(value)
-                    and event.frame.scope.holder(name) is scope
-                    and self.bound_before(facts, event, name)
-                ):
-                    found.append(name)
-            scope = scope.parent
         setup = facts.cached("setup", find_setup) if facts.converting else None
-        if isinstance(setup, SetUp) and setup.device is not None and setup.device.target in found:
-            return setup.device.target
-        if found:
-            return found[0]
+        own = setup.device.target if isinstance(setup, SetUp) and setup.device is not None else ""
+        scope: Scope | None = event.frame.scope
+        while scope is not None:
+            found = [n for n, v in scope.names.items() if _is_device(v) and self.bound_before(facts, event, n, scope)]
+            if found:
+                return own if own in found else found[0]
+            scope = scope.parent
         func = event.frame.func
         if func is not None and func.bound is not None and func.node.params.params:
             for name, value in getattr(func.bound, "fields", {}).items():
@@ -188,11 +182,11 @@ class LoadWithoutMapLocation(Rule):
                     return f"{func.node.params.params[0].name.value}.{name}"
         return None
 
-    def bound_before(self, facts: Facts, event: Event, name: str) -> bool:
-        if name in event.frame.arguments and name not in event.frame.assigned:
-            return True
+    def bound_before(self, facts: Facts, event: Event, name: str, scope: Scope) -> bool:
         holder = event.frame.scope.holder(name)
-        return any(e.seq < event.seq for e in definitions(facts.flow).bound(holder, name))
+        if name in event.frame.arguments and name not in event.frame.assigned:
+            return scope is event.frame.scope
+        return holder is scope and any(e.seq < event.seq for e in definitions(facts.flow).bound(holder, name))
 
 
 def _is_device(value: Value) -> bool:

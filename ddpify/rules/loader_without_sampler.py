@@ -99,7 +99,7 @@ class LoaderWithoutSampler(Rule):
                         f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
                     )
                 continue
-            if known.source is not facts.source:
+            if not facts.editable(known.source):
                 message = f"the training DataLoader is made in {known.source.path.name}:{known.source.line(known.call)}, another file of the project"
                 yield self.finding(
                     facts.source,
@@ -150,13 +150,13 @@ class LoaderWithoutSampler(Rule):
         options = ""
         if known.splat_shuffles and known.splat is not None:
             options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'
-        elif known.shuffle is not None and known.shuffles is None:
+        elif known.shuffle is not None and (known.shuffles is None or source.code(known.shuffle) not in ("True", "False", "1", "0")):
             options = f", shuffle={source.code(known.shuffle)}"
         elif known.shuffles is False:
             options = ", shuffle=False"
         if known.drop_last is True:
             options += ", drop_last=True"
-        value = f"{facts.names['DistributedSampler']}({name}{options})"
+        value = f"{facts.names_of(source)['DistributedSampler']}({name}{options})"
         key = training_key(facts, known.call)
         if key is not None and any(x.call is known.call for x in facts.roles.evaluation_loaders):
             # {x: DataLoader(sets[x], shuffle=True) for x in ["train", "val"]}: the others keep their own order
@@ -189,7 +189,7 @@ class LoaderWithoutSampler(Rule):
 
     def divide_batch(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
         args = known.call.args
-        world = f"{facts.names['dist']}.get_world_size()"
+        world = f"{facts.names_of(known.source)['dist']}.get_world_size()"
         for at, arg in enumerate(args):
             if (arg.keyword is not None and arg.keyword.value == "batch_size") or (
                 arg.keyword is None and at == 1 and not arg.star
@@ -228,7 +228,7 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     assert known.dataset is not None
     if known.is_simple or isinstance(known.dataset, cst.Subscript):
         return source.code(known.dataset), []
-    name = facts.names.fresh(name)
+    name = facts.names_of(source).fresh(name)
     downloads = any(
         isinstance(n, cst.Arg)
         and n.keyword is not None
@@ -252,7 +252,7 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     text = f"{name} = " + "\n".join(lines)
     edits: list[Edit] = [Replace(source, known.dataset, name)]
     if downloads:
-        header = f"with {facts.names['main_process_first']}():"
+        header = f"with {facts.names_of(source)['main_process_first']}():"
         edits += [
             InsertBefore(source, known.stmt, (f"{header}\n{unit}{text}",)),
             AddHelper(source, "main_process_first"),

@@ -55,28 +55,28 @@ class LossIsASum(Rule):
         done: set[int] = set()
         for e in facts.roles.backwards:
             known = data_of(e.value)
-            if known is None or known.agg != "sum" or id(e.node) in done or e.frame.source is not facts.source:
+            if known is None or known.agg != "sum" or id(e.node) in done or not facts.editable(e.frame.source):
                 continue
             done.add(id(e.node))
             func = e.node.func if isinstance(e.node, cst.Call) else None
             if not isinstance(func, cst.Attribute):
                 continue
-            loss = facts.source.code(func.value)
+            loss = e.frame.source.code(func.value)
             if facts.global_batch == "keep":
-                world = f"{facts.names['dist']}.get_world_size()"
+                world = f"{facts.names_of(e.frame.source)['dist']}.get_world_size()"
                 bracket = isinstance(func.value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
                 before, after = ("(", f" * {world})") if bracket else ("((", f") * {world})")
                 yield self.finding(
-                    facts.source,
+                    e.frame.source,
                     e.node,
                     f"`{loss}` is a sum over the batch: it is multiplied by the number of processes",
-                    Surround(facts.source, func.value, before, after),
-                    AddImport(facts.source, "dist"),
+                    Surround(e.frame.source, func.value, before, after),
+                    AddImport(e.frame.source, "dist"),
                     reason="DDP averages over ranks what one process would add up",
                 )
             else:
                 yield self.finding(
-                    facts.source,
+                    e.frame.source,
                     e.node,
                     f"`{loss}` is a sum over the batch, and DDP averages gradients over the ranks: a step is as large as "
                     "the original's with the same batch size per process",

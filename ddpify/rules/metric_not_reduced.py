@@ -77,7 +77,7 @@ class MetricNotReduced(Rule):
         }  # type: ignore[attr-defined]
         done: set[int] = set()
         for loop in facts.cached("loops", loop_facts):  # type: ignore[attr-defined]
-            if id(loop.node) in done or loop.source is not facts.source or not (loop.training or loop.loader in shared):
+            if id(loop.node) in done or not facts.editable(loop.source) or not (loop.training or loop.loader in shared):
                 continue
             done.add(id(loop.node))
             test = self.phase(facts, loop)
@@ -129,7 +129,7 @@ class MetricNotReduced(Rule):
         if not loop.training:
             more = self.batch_counts(facts, loop, targets, values)
         left = ", ".join(targets) if len(targets) > 1 else f"[{targets[0]}]"
-        line = f"{left} = {facts.names['all_reduce_sum']}({', '.join(values)})"
+        line = f"{left} = {facts.names_of(loop.source)['all_reduce_sum']}({', '.join(values)})"
         edits: list[Edit] = [
             InsertAfter(loop.source, loop.node, (line,)),
             *more,
@@ -150,7 +150,7 @@ class MetricNotReduced(Rule):
     def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
         """Sums of batch means: what one process would have added up over the global batches."""
         names = ", ".join(a.target for a in means)
-        line = f"{names if len(means) > 1 else f'[{names}]'} = {facts.names['all_reduce_mean']}({names})"
+        line = f"{names if len(means) > 1 else f'[{names}]'} = {facts.names_of(loop.source)['all_reduce_mean']}({names})"
         quoted = " and ".join(f"`{a.target}`" for a in means)
         edits = (
             InsertAfter(loop.source, loop.node, (line,)),
@@ -186,7 +186,7 @@ class MetricNotReduced(Rule):
     def batch_counts(self, facts: Facts, loop: LoopFacts, targets: list[str], values: list[str]) -> list[Edit]:
         """The number of batches is reduced with what it divides: by its name, or by a name that `len(loader)` gets."""
         edits: list[Edit] = []
-        name = facts.names["batches"]
+        name = facts.names_of(loop.source)["batches"]
         for node in loop.batch_counts:
             if isinstance(node, cst.Name):
                 targets.append(node.value)
@@ -211,14 +211,14 @@ class MetricNotReduced(Rule):
         if any(a.tensor for a in sums):
             options.add("tensor")
         if isinstance(setup, SetUp):
-            options |= {name for name, on in (("cpu", not setup.cuda), ("accelerator", setup.accelerator)) if on}
+            options |= {name for name, on in (("cpu", not setup.cuda), ("accelerator", setup.accelerator), ("either", setup.either)) if on}
         return frozenset(options)
 
     def denominators(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
         """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""
         targets = {a.target for a in sums}
         end = loop.source.span(loop.node.body).end
-        world = f" * {facts.names['dist']}.get_world_size()"
+        world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
         for node in walk(loop.frame.node):
             if loop.source.span(node).start <= end if isinstance(node, (cst.BinaryOperation, cst.AugAssign)) else True:
                 continue

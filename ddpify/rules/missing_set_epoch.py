@@ -116,7 +116,7 @@ class MissingSetEpoch(Rule):
         assert epoch.loop is not None
         node = epoch.loop.node
         for at, (frame, stmt) in enumerate(epoch.way):
-            if frame.source is not facts.source:
+            if not facts.editable(frame.source):
                 continue
             within = node if at == 0 else None
             loader = self.loader_in(facts, epoch, frame, within)
@@ -176,8 +176,8 @@ class MissingSetEpoch(Rule):
         if not isinstance(target, cst.Name):
             return None
         if target.value == "_":
-            edits.append(Replace(frame.source, target, facts.names["epoch"]))
-            return facts.names["epoch"]
+            edits.append(Replace(frame.source, target, facts.names_of(frame.source)["epoch"]))
+            return facts.names_of(frame.source)["epoch"]
         return target.value
 
     def steps(self, facts: Facts) -> Iterator[Finding]:

@@ -80,12 +80,12 @@ class ModelNotWrapped(Rule):
         for w in facts.wraps:
             if isinstance(w, NoWrapPoint):
                 yield self.finding(w.source, w.node, f"the model could not be wrapped: {w.reason}", refuse=True)
-            elif w.source is not facts.source:
+            elif not facts.editable(w.source):
                 message = f"`{w.target}` would have to be wrapped in {w.source.path.name}, and this version edits the entry script only"
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
                 ids = self.device_ids(facts, w)
-                edit = InsertAfter(w.source, w.after, (f"{w.target} = {facts.names['DDP']}({w.target}{ids})",))
+                edit = InsertAfter(w.source, w.after, (f"{w.target} = {facts.names_of(w.source)['DDP']}({w.target}{ids})",))
                 yield self.finding(
                     w.source,
                     w.after,
@@ -108,9 +108,9 @@ class ModelNotWrapped(Rule):
     def device_ids(self, facts: Facts, w: WrapPoint) -> str:
         """`device_ids=` by what the scope knows: the device, an index, or nothing on the CPU."""
         setup = facts.cached("setup", find_setup)
-        if not isinstance(setup, SetUp) or not setup.cuda:
-            return ""
-        torch = facts.names["torch"]
+        if not isinstance(setup, SetUp) or not setup.cuda or setup.either:
+            return ""  # a module on one device, whichever that is, needs none
+        torch = facts.names_of(w.source)["torch"]
         if setup.device is not None and setup.device.form != "other":
             name = name_in_scope(facts, setup, w.frame)
             if name is not None and setup.device.form == "index":

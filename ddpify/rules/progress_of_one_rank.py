@@ -50,7 +50,7 @@ class ProgressOfOneRank(Rule):
         loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
         done: set[int] = set()
         for loop in loops:
-            if not loop.training or id(loop.node) in done or loop.source is not facts.source:
+            if not loop.training or id(loop.node) in done or not facts.editable(loop.source):
                 continue
             done.add(id(loop.node))
             for node in walk(loop.node.body):
@@ -59,7 +59,7 @@ class ProgressOfOneRank(Rule):
                     and isinstance(node.operator, cst.Multiply)
                     and self.counts(facts, loop, node)
                 ):
-                    edit = Surround(loop.source, node, "", f" * {facts.names['dist']}.get_world_size()")
+                    edit = Surround(loop.source, node, "", f" * {facts.names_of(loop.source)['dist']}.get_world_size()")
                     yield self.finding(
                         loop.source,
                         node,

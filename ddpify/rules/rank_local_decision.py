@@ -75,18 +75,18 @@ class RankLocalDecision(Rule):
                 if not self.depends(value, replicated):
                     continue
                 bind = self.binding(facts, frame, name, replicated)
-                if bind is None or (id(bind.stmt), bind.name) in done or bind.frame.source is not facts.source:
+                if bind is None or (id(bind.stmt), bind.name) in done or not facts.editable(bind.frame.source):
                     continue
                 done.add((id(bind.stmt), bind.name))
                 known = data_of(bind.value)
                 number = known is not None and known.form in ("int", "float", "number", "bool", "str")
-                helper = AddHelper(facts.source, "broadcast_value", frozenset() if number else frozenset({"tensor"}))
-                text = f"{bind.name} = {facts.names['broadcast_value']}({bind.name})"
+                helper = AddHelper(bind.frame.source, "broadcast_value", frozenset() if number else frozenset({"tensor"}))
+                text = f"{bind.name} = {facts.names_of(bind.frame.source)['broadcast_value']}({bind.name})"
                 yield self.finding(
-                    facts.source,
+                    bind.frame.source,
                     bind.stmt,
                     f"all ranks go by rank 0's `{bind.name}`",
-                    InsertAfter(facts.source, bind.stmt, (text,)),
+                    InsertAfter(bind.frame.source, bind.stmt, (text,)),
                     helper,
                     reason="it decides, and every rank computes it for itself",
                 )

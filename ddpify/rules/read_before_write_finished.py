@@ -26,14 +26,15 @@ class ReadBeforeWriteFinished(Rule):
     """A file is read by all ranks before the rank that writes it has finished.
 
     ## What it does
-    Finds reads on all ranks (`torch.load`, `open`, `np.load` and their kin) of a file that rank 0 alone wrote before, with no collective
-    between the two.
+    Finds reads on all ranks (`torch.load`, `open`, `np.load` and their kin) of a file that rank 0 alone wrote
+    before, with no collective between the two.
 
     ## Why is this bad?
     The other ranks do not wait for rank 0: they find no file, half a file, or the one of the last epoch.
 
     ## Edit
-    `dist.barrier()` before the statement that reads, or before the `if os.path.exists(...)` around it: every rank has to come there.
+    `dist.barrier()` before the statement that reads, or before the `if os.path.exists(...)` around it: every
+    rank has to come there.
     """
 
     code = "DDP404"
@@ -102,19 +103,20 @@ class ReadBeforeWriteFinished(Rule):
             if (
                 guarded(w, facts.flow)
                 and not waits
-                and read.call.source is facts.source
+                and facts.editable(read.call.source)
                 and id(read.call.node) not in seen
             ):
                 seen.add(id(read.call.node))
                 line = w.frame.source.line(w.node)
                 yield self.finding(
-                    facts.source,
+                    read.call.source,
                     read.call.node,
                     f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})",
                 )
 
     def convert(self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]) -> Iterator[Finding]:
         stmt = self.place(facts, read, event)
+        source = facts.source_of(stmt) if stmt is not None else read.call.source
         message = f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})"
         if stmt is None or isinstance(stmt, cst.While) or not joined_group(facts, event):
             if id(read.call.node) not in seen:
@@ -125,34 +127,29 @@ class ReadBeforeWriteFinished(Rule):
                     message,
                     left="let all ranks meet before it: torch.distributed.barrier()",
                 )
-        elif id(stmt) not in seen and not any(
-            id(a) in guards(facts).done for a in (stmt, *facts.source.ancestors(stmt))
-        ):
+        elif id(stmt) not in seen and not any(id(a) in guards(facts).done for a in (stmt, *source.ancestors(stmt))):
             seen.add(id(stmt))
-            line_text = f"{facts.names['dist']}.barrier()"
+            line_text = f"{facts.names_of(source)['dist']}.barrier()"
             yield self.finding(
-                facts.source,
+                source,
                 stmt,
                 message,
-                InsertBefore(facts.source, stmt, (line_text,)),
-                AddImport(facts.source, "dist"),
+                InsertBefore(source, stmt, (line_text,)),
+                AddImport(source, "dist"),
                 reason="all ranks wait until rank 0 has written the file",
             )
 
     def place(self, facts: Facts, read: Read, event: Event) -> cst.CSTNode | None:
-        """The statement of the entry file before which the ranks have to meet."""
-        node: cst.CSTNode | None = read.call.node
-        if read.call.source is not facts.source:
-            chain = next(event.frame.chains(1), ())
-            node = next(
-                (e.call for e in reversed(chain) if e.frame.source is facts.source and isinstance(e.call, cst.Call)),
-                None,
-            )
-        stmt = holding(facts.source, node) if node is not None else None
-        return same_on_all_ranks(facts.source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
+        """The statement before which the ranks have to meet."""
+        source, node = read.call.source, read.call.node
+        if not facts.editable(source):
+            ways = reversed(next(event.frame.chains(1), ()))
+            entry = next((e for e in ways if facts.editable(e.frame.source) and isinstance(e.call, cst.Call)), None)
+            if entry is None or not isinstance(entry.call, cst.Call):
+                return None
+            source, node = entry.frame.source, entry.call
+        stmt = holding(source, node)
+        return same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
 
     def path(self, read: Read) -> str:
         return read.call.source.code(read.path).split("\n")[0]
-
-
-__all__ = ["ReadBeforeWriteFinished"]

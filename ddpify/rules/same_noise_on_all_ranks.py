@@ -56,15 +56,13 @@ class SameNoiseOnAllRanks(Rule):
         why = is_noisy(facts)
         if not fixed or not why:
             return
-        point = max(
-            (w for w in facts.wrap_points if w.source is facts.source),
-            key=lambda w: facts.source.span(w.after).start,
-            default=None,
-        )
-        if point is None:
+        places = [w for w in facts.wrap_points if facts.editable(w.source)]
+        if not places:
             return
-        names = facts.names
-        unit = facts.source.module.default_indent
+        here = [w for w in places if w.source is places[-1].source]
+        point = max(here, key=lambda w: w.source.span(w.after).start)
+        names = facts.names_of(point.source)
+        unit = point.source.module.default_indent
         lines = []
         for what in ("torch", "numpy", "random"):
             seed = next((s for s in fixed if s.what == what and self.visible(s, point.frame.node, facts)), None)
@@ -85,12 +83,12 @@ class SameNoiseOnAllRanks(Rule):
             return
         block = f"if not {names['is_main_process']}():\n" + "\n".join(lines)
         yield self.finding(
-            facts.source,
+            point.source,
             point.after,
             "the other ranks get a seed of their own",
-            InsertAfter(facts.source, point.after, (block,)),
-            AddHelper(facts.source, "is_main_process"),
-            AddImport(facts.source, "dist"),
+            InsertAfter(point.source, point.after, (block,)),
+            AddHelper(point.source, "is_main_process"),
+            AddImport(point.source, "dist"),
             reason=f"{why}; rank 0 keeps the original's stream",
         )
 
@@ -98,12 +96,13 @@ class SameNoiseOnAllRanks(Rule):
         """Whether the seed's expression, and the module that is seeded, can be named where the wrap stands."""
         call = seed.event.node
         assert isinstance(call, cst.Call)
-        if seed.event.frame.source is not facts.source:
+        source = seed.event.frame.source
+        if not any(n is node for n in (source.module, *source.parents)):
             return False
         used = {n.value for n in walk(call) if isinstance(n, cst.Name)}
         if seed.event.frame.node is node:
             return True
-        top = facts.flow.modules[facts.source].scope.names
+        top = facts.flow.modules[source].scope.names
         return all(u in top for u in used - _attributes(call))
 
 

@@ -67,7 +67,7 @@ class SplitDiffersPerRank(Rule):
                 sklearn
                 and isinstance(e.node, cst.Call)
                 and any(
-                    a.keyword and a.keyword.value == "shuffle" and facts.source.code(a.value) == "False"
+                    a.keyword and a.keyword.value == "shuffle" and e.frame.source.code(a.value) == "False"
                     for a in e.node.args
                 )
             )
@@ -79,7 +79,7 @@ class SplitDiffersPerRank(Rule):
             ):
                 continue
             name = e.frame.source.code(e.node.func)
-            if e.frame.source is not facts.source:
+            if not facts.editable(e.frame.source):
                 if facts.converting:
                     yield self.finding(
                         e.frame.source,
@@ -88,7 +88,7 @@ class SplitDiffersPerRank(Rule):
                         left=f"give it {given}=",
                     )
                 continue
-            value = "0" if sklearn else f"{facts.names['torch']}.Generator().manual_seed(0)"
+            value = "0" if sklearn else f"{facts.names_of(e.frame.source)['torch']}.Generator().manual_seed(0)"
             edits: tuple[Edit, ...] = (SetArgument(e.frame.source, e.node, given, value),) if facts.converting else ()
             yield self.finding(
                 e.frame.source,

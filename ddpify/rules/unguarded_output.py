@@ -23,16 +23,18 @@ class UnguardedOutput(Rule):
     """Output is made by every rank.
 
     ## What it does
-    Finds `print`, progress bars, logging, plots, TensorBoard writers, wandb runs and `input()` that no test of the rank stands around. A
-    message that names the rank is fine.
+    Finds `print`, progress bars, logging, plots, TensorBoard writers, wandb runs and `input()` that no test of
+    the rank stands around. A message that names the rank is fine.
 
     ## Why is this bad?
-    Every line, bar, event file and run is there once per rank; a question to the user ends in an EOFError on all ranks but one.
+    Every line, bar, event file and run is there once per rank; a question to the user ends in an EOFError on
+    all ranks but one.
 
     ## Edit
-    `if is_main_process():` around the smallest statement. What a message computes and every rank has to compute (a forward, a pass over a
-    loader, a step) is taken out before the guard. A bar gets `disable=not is_main_process()`, a `SummaryWriter` is None on the other
-    ranks and guarded wherever it is used, `wandb.init` gets `mode="disabled"` there.
+    `if is_main_process():` around the smallest statement. What a message computes and every rank has to compute
+    (a forward, a pass over a loader, a step) is taken out before the guard. A bar gets `disable=not
+    is_main_process()`, a `SummaryWriter` is None on the other ranks and guarded wherever it is used,
+    `wandb.init` gets `mode="disabled"` there.
 
     ## When not
     Where a part of the statement has to run on every rank and cannot be taken out, the statement is left and listed.
@@ -101,7 +103,7 @@ class UnguardedOutput(Rule):
         for t in talk:
             source = t.call.source
             quiet = t.kind in _NOT_RANKS or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
-            if source is not facts.source or quiet or self.is_safe(facts, t):
+            if not facts.editable(source) or quiet or self.is_safe(facts, t):
                 continue
             stmt = holding(source, t.call.node)
             if id(stmt or t.call.node) not in seen:
@@ -118,7 +120,7 @@ class UnguardedOutput(Rule):
                 continue
             found = silence(facts, t)
             if isinstance(found, str):
-                if t.call.source is not facts.source:
+                if not facts.editable(t.call.source):
                     scope = next(
                         (a for a in t.call.source.ancestors(t.call.node) if isinstance(a, cst.FunctionDef)),
                         t.call.source.module,
@@ -126,7 +128,7 @@ class UnguardedOutput(Rule):
                     elsewhere.setdefault(id(scope), []).append(t)
                 else:
                     message = f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`"
-                    yield self.finding(facts.source, t.call.node, f"{message}; {found}", left=self.advice(t))
+                    yield self.finding(t.call.source, t.call.node, f"{message}; {found}", left=self.advice(t))
                 continue
             yield from self.findings(facts, t, found, seen)
         for group in elsewhere.values():
@@ -137,7 +139,7 @@ class UnguardedOutput(Rule):
             if not s.whole or id(s.stmt) not in seen:
                 seen.add(id(s.stmt))
                 yield self.finding(
-                    facts.source,
+                    facts.source_of(s.stmt),
                     s.stmt,
                     f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`",
                     *s.edits,
@@ -152,7 +154,7 @@ class UnguardedOutput(Rule):
             first.source,
             first.node,
             what,
-            left="guard it there with a test of the rank: this version edits the entry script only",
+            left="guard it there with a test of the rank",
         )
 
     def advice(self, t: Talk) -> str:

@@ -19,16 +19,18 @@ class UnguardedSave(Rule):
     """A file is written by every rank.
 
     ## What it does
-    Finds calls that write, move or remove files (`torch.save`, `open(..., "w")`, `np.save`, `savefig`, `to_csv`, `shutil.copy`, `os.remove`
-    and their kin) and that no test of the rank stands around. A path that holds the rank is fine.
+    Finds calls that write, move or remove files (`torch.save`, `open(..., "w")`, `np.save`, `savefig`,
+    `to_csv`, `shutil.copy`, `os.remove` and their kin) and that no test of the rank stands around. A path that
+    holds the rank is fine.
 
     ## Why is this bad?
-    The ranks write to one path at the same time: the file ends up corrupt, or half of it is there when it is read. The same holds for a
-    file that one rank removes while another one reads it.
+    The ranks write to one path at the same time: the file ends up corrupt, or half of it is there when it is
+    read. The same holds for a file that one rank removes while another one reads it.
 
     ## Edit
-    `if is_main_process():` around the smallest statement; a `with open(...)` block as a whole where it only writes. A file that is kept in
-    a variable is guarded wherever it is used. Where training goes on while the file is open, the other ranks write to `os.devnull`.
+    `if is_main_process():` around the smallest statement; a `with open(...)` block as a whole where it only
+    writes. A file that is kept in a variable is guarded wherever it is used. Where training goes on while the
+    file is open, the other ranks write to `os.devnull`.
     """
 
     code = "DDP401"
@@ -92,14 +94,14 @@ class UnguardedSave(Rule):
     def lint(self, facts: Facts, write: Write) -> Iterator[Finding]:
         source = write.call.source
         stmt = holding(source, write.call.node)
-        if source is facts.source:
+        if facts.editable(source):
             hard = bool(guards(facts).obstacle(source, stmt, write.call.node)) and not isinstance(stmt, cst.With)
             severity = Severity.WARNING if hard else Severity.ERROR
             yield self.finding(source, write.call.node, f"every rank {self.says(write)}", severity=severity)
 
     def convert(self, facts: Facts, write: Write) -> Iterator[Finding]:
         source, call = write.call.source, write.call
-        if source is not facts.source:
+        if not facts.editable(source):
             yield from self.elsewhere(facts, write)
             return
         stmt = holding(source, call.node)
@@ -133,7 +135,7 @@ class UnguardedSave(Rule):
                     write.call.source,
                     write.call.node,
                     f"every rank {self.says(write)}, in another file of the project",
-                    left="guard it there: this version edits the entry script only",
+                    left="guard it there",
                 )
             return
         for p in placed:

@@ -1,4 +1,4 @@
-"""A script in, what one family of rules makes of it out: the edits of the other rules stay away."""
+"""A script in, what some rules make of it out: without the other rules, and without helpers and imports."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent, indent
 
-from ddpify.convert import rewrite
+from ddpify.edits import AddHelper, AddImport, Edit, Guard
 from ddpify.facts import collect
 from ddpify.plan import Plan
 from ddpify.project import Project
+from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, rule
 from ddpify.source import Source
 
@@ -54,6 +55,17 @@ class Edited:
     def left(self) -> list[str]:
         return [f.message for f in self.plan.left]
 
+    @property
+    def needs(self) -> set[str]:
+        """The helpers and imports that the edits ask for."""
+        edits: list[Edit] = self.plan.edits
+        return {e.name if isinstance(e, AddHelper) else e.line for e in edits if isinstance(e, (AddHelper, AddImport))}
+
+    def guarded(self, name: str) -> list[str]:
+        """The statements of a file that get a guard, each by its header and its first line."""
+        found = [e for f in self.plan.findings for e in f.edits if isinstance(e, Guard) and e.source.path.name == name]
+        return [f"{e.header}: {e.source.code(e.node)}".split("\n")[0] for e in found]
+
     def has(self, snippet: str) -> bool:
         """Whether these lines stand together in the text, as deep as they may be."""
         lines = f"\n{clean(snippet)}\n"
@@ -77,7 +89,7 @@ def edited(text: str, *codes: str, path: Path = Path("train.py")) -> Edited:
     plan = Plan()
     for finding in _ask(codes, facts):
         (plan.findings if finding.edits else plan.left).append(finding)
-    new = rewrite(source, plan, facts.names)
+    new = Rewriter(source).apply([e for e in plan.edits if e.source is source])
     compile(new, "train.py", "exec")
     return Edited(new, plan)
 

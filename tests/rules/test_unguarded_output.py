@@ -9,6 +9,7 @@ import pytest
 from tests.rules.edited import edited, linted, script
 
 CODE = "DDP402"
+WRITER = "from torch.utils.tensorboard import SummaryWriter as Board"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,10 @@ def test_a_statement_that_talks_is_guarded(imports: str, statement: str) -> None
     assert not result.left
 
 
-@pytest.mark.parametrize("statement", ["warnings.warn('x')", "text = str(epoch)", "model.train()", "print = None", "logging.getLogger('x').setLevel(10)"])
+@pytest.mark.parametrize(
+    "statement",
+    ["warnings.warn('x')", "text = str(epoch)", "model.train()", "print = None", "logging.getLogger('x').setLevel(10)"],
+)
 def test_what_says_nothing_stays(statement: str) -> None:
     text = script(imports="import warnings, logging", inside=statement)
     result = edited(text, CODE)
@@ -49,15 +53,36 @@ def test_what_says_nothing_stays(statement: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "gives"),
     [
-        ("print('score', evaluate(model, loader))", "result = evaluate(model, loader)\nif is_main_process():\n    print('score', result)"),
-        ("print(f'score {evaluate(model, loader):.2f}')", "result = evaluate(model, loader)\nif is_main_process():\n    print(f'score {result:.2f}')"),
-        ("print(model(x.to(device)).mean().item())", "result = model(x.to(device))\nif is_main_process():\n    print(result.mean().item())"),
+        (
+            "print('score', evaluate(model, loader))",
+            "result = evaluate(model, loader)\nif is_main_process():\n    print('score', result)",
+        ),
+        (
+            "print(f'score {evaluate(model, loader):.2f}')",
+            "result = evaluate(model, loader)\nif is_main_process():\n    print(f'score {result:.2f}')",
+        ),
+        (
+            "print(model(x.to(device)).mean().item())",
+            "result = model(x.to(device))\nif is_main_process():\n    print(result.mean().item())",
+        ),
         ("print(optimizer.step())", "result = optimizer.step()\nif is_main_process():\n    print(result)"),
-        ("print(queue.pop(), next(iter(loader)))", "result = queue.pop()\nresult_2 = next(iter(loader))\nif is_main_process():\n    print(result, result_2)"),
+        (
+            "print(queue.pop(), next(iter(loader)))",
+            "result = queue.pop()\nresult_2 = next(iter(loader))\nif is_main_process():\n    print(result, result_2)",
+        ),
         ("print(count(1))", "result = count(1)\nif is_main_process():\n    print(result)"),
-        ("print(evaluate(model, loader) if epoch else 0)", "result = evaluate(model, loader) if epoch else 0\nif is_main_process():\n    print(result)"),
-        ("print(sum(model(x).sum() for (x,) in loader))", "result = sum(model(x).sum() for (x,) in loader)\nif is_main_process():\n    print(result)"),
-        ("print([model(x).sum() for (x,) in loader])", "result = [model(x).sum() for (x,) in loader]\nif is_main_process():\n    print(result)"),
+        (
+            "print(evaluate(model, loader) if epoch else 0)",
+            "result = evaluate(model, loader) if epoch else 0\nif is_main_process():\n    print(result)",
+        ),
+        (
+            "print(sum(model(x).sum() for (x,) in loader))",
+            "result = sum(model(x).sum() for (x,) in loader)\nif is_main_process():\n    print(result)",
+        ),
+        (
+            "print([model(x).sum() for (x,) in loader])",
+            "result = [model(x).sum() for (x,) in loader]\nif is_main_process():\n    print(result)",
+        ),
         ("print(torch.rand(3))", "result = torch.rand(3)\nif is_main_process():\n    print(result)"),
     ],
 )
@@ -76,7 +101,13 @@ def test_work_in_the_arguments_is_done_by_every_rank(statement: str, gives: str)
 
 @pytest.mark.parametrize(
     "statement",
-    ["print(text(3))", "print(optimizer.state_dict())", "print(model.weight.norm())", "print(nn.functional.mse_loss(x, x))", "print(Meter().show(2))"],
+    [
+        "print(text(3))",
+        "print(optimizer.state_dict())",
+        "print(model.weight.norm())",
+        "print(nn.functional.mse_loss(x, x))",
+        "print(Meter().show(2))",
+    ],
 )
 def test_pure_calls_stay_in_the_message(statement: str) -> None:
     functions = """
@@ -112,7 +143,9 @@ def test_pure_calls_stay_in_the_message(statement: str) -> None:
 def test_what_cannot_be_guarded_is_left(statement: str) -> None:
     after = "total = (done, _)" if "=" in statement[:7] else "total = 1"
     before = "done = _ = last = 0"
-    result = edited(script(before=before, inside=statement + ("\nshow()" if "show" in statement else ""), after=after), CODE)
+    result = edited(
+        script(before=before, inside=statement + ("\nshow()" if "show" in statement else ""), after=after), CODE
+    )
     assert len(result.left) == 1, result.left
     assert "is_main_process" not in result.text
 
@@ -132,13 +165,31 @@ def test_a_print_in_a_module_or_a_dead_function_is_guarded() -> None:
     assert result.has('if is_main_process():\n    print("unused")')
 
 
-def test_prints_in_another_file_are_listed_once_per_function(tmp_path: Path) -> None:
-    (tmp_path / "helpers.py").write_text("def two(x):\n    print(1)\n    print(2)\n    return x\n\n\ndef show(x):\n    print(x)\n")
+def test_prints_in_another_file_are_guarded_there(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("def show(x):\n    print(x)\n    return x\n")
+    result = edited(
+        script(imports="from helpers import show", inside="value = show(1)"), CODE, path=tmp_path / "train.py"
+    )
+    assert result.guarded("helpers.py") == ["if is_main_process(): print(x)"]
+
+
+def test_prints_in_a_package_are_listed_once_per_function(tmp_path: Path) -> None:
+    (tmp_path / "helpers").mkdir()
+    functions = "def two(x):\n    print(1)\n    print(2)\n    return x\n\n\ndef show(x):\n    print(x)\n"
+    (tmp_path / "helpers" / "__init__.py").write_text(functions)
     text = script(imports="from helpers import show, two", inside="value = two(1)\nshow(value)")
     result = edited(text, CODE, path=tmp_path / "train.py")
     assert result.has("if is_main_process():\n    show(value)")
     assert len(result.left) == 1
     assert "lines 2, 3" in result.left[0]
+
+
+def test_a_writer_that_another_file_uses(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("def note(board, x):\n    board.add_scalar('x', x)\n")
+    text = script(imports=WRITER + "\nfrom helpers import note", before="board = Board()", inside="note(board, epoch)")
+    result = edited(text, CODE, path=tmp_path / "train.py")
+    assert "board = Board() if is_main_process() else None" in result.text
+    assert result.guarded("helpers.py") == ["if is_main_process(): board.add_scalar('x', x)"]
 
 
 @pytest.mark.parametrize(
@@ -153,18 +204,21 @@ def test_prints_in_another_file_are_listed_once_per_function(tmp_path: Path) -> 
     ],
 )
 def test_a_bar_is_shown_by_one_rank(bar: str, gives: str) -> None:
-    text = script(imports="import sys\nfrom tqdm import tqdm, trange\nquiet, loud = sys.argv[1:]", inside=f"for i in {bar}:\n    pass")
+    text = script(
+        imports="import sys\nfrom tqdm import tqdm, trange\nquiet, loud = sys.argv[1:]",
+        inside=f"for i in {bar}:\n    pass",
+    )
     result = edited(text, CODE)
     assert f"for i in {gives}:" in result.text
     assert not result.left
 
 
 def test_a_bar_whose_arguments_are_unknown_is_left() -> None:
-    text = script(imports="import json\nfrom tqdm import tqdm\noptions = json.load(open('a.json'))", inside="for i in tqdm(range(3), **options):\n    pass")
+    text = script(
+        imports="import json\nfrom tqdm import tqdm\noptions = json.load(open('a.json'))",
+        inside="for i in tqdm(range(3), **options):\n    pass",
+    )
     assert len(edited(text, CODE).left) == 1
-
-
-WRITER = "from torch.utils.tensorboard import SummaryWriter as Board"
 
 
 def test_a_writer_is_none_on_the_other_ranks() -> None:
@@ -173,7 +227,13 @@ def test_a_writer_is_none_on_the_other_ranks() -> None:
             if board is not None:
                 board.add_scalar("loss", value)
         """
-    text = script(imports=WRITER, functions=functions, before="board = Board('runs')", inside="note(board, loss.item())", after="board.close()")
+    text = script(
+        imports=WRITER,
+        functions=functions,
+        before="board = Board('runs')",
+        inside="note(board, loss.item())",
+        after="board.close()",
+    )
     result = edited(text, CODE)
     assert "board = Board('runs') if is_main_process() else None" in result.text
     assert result.has('if is_main_process():\n    board.add_scalar("loss", value)')
@@ -182,11 +242,21 @@ def test_a_writer_is_none_on_the_other_ranks() -> None:
 
 
 def test_what_a_writer_is_given_is_computed_by_every_rank() -> None:
-    result = edited(script(imports=WRITER, before="board = Board()", inside="board.add_scalar('score', evaluate(model, loader), epoch)"), CODE)
-    assert result.has("result = evaluate(model, loader)\nif is_main_process():\n    board.add_scalar('score', result, epoch)")
+    result = edited(
+        script(
+            imports=WRITER, before="board = Board()", inside="board.add_scalar('score', evaluate(model, loader), epoch)"
+        ),
+        CODE,
+    )
+    assert result.has(
+        "result = evaluate(model, loader)\nif is_main_process():\n    board.add_scalar('score', result, epoch)"
+    )
 
 
-@pytest.mark.parametrize("use", ["folder = board.log_dir", "boards = [board]", "with board:\n    pass", "keep = {'b': board}"])
+@pytest.mark.parametrize(
+    "use",
+    ["folder = board.log_dir\nos.listdir(folder)", "boards = [board]", "with board:\n    pass", "keep = {'b': board}"],
+)
 def test_a_writer_that_is_used_otherwise_is_left(use: str) -> None:
     text = script(imports=WRITER, before="board = Board()", inside=use)
     result = edited(text, CODE)
@@ -198,11 +268,15 @@ def test_a_writer_that_is_used_otherwise_is_left(use: str) -> None:
     ("call", "gives"),
     [
         ("wandb.init(project='p')", "wandb.init(project='p', mode=None if is_main_process() else \"disabled\")"),
-        ("wandb.init(mode=chosen)", "wandb.init(mode=chosen if is_main_process() else \"disabled\")"),
+        ("wandb.init(mode=chosen)", 'wandb.init(mode=chosen if is_main_process() else "disabled")'),
     ],
 )
 def test_one_rank_starts_the_run(call: str, gives: str) -> None:
-    text = script(imports="import sys, wandb\nchosen = sys.argv[1]", before=f"run = {call}", inside="wandb.log({'score': evaluate(model, loader)})")
+    text = script(
+        imports="import sys, wandb\nchosen = sys.argv[1]",
+        before=f"run = {call}",
+        inside="wandb.log({'score': evaluate(model, loader)})",
+    )
     result = edited(text, CODE)
     assert f"run = {gives}" in result.text
     assert result.has("    wandb.log({'score': evaluate(model, loader)})")

@@ -1,0 +1,135 @@
+"""DDP403: directories that ranks make, remove and name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import edited, linted, script
+
+CODE = "DDP403"
+TIME = "import time\nfrom datetime import datetime"
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "gives"),
+    [
+        ("", "os.makedirs('out')", "os.makedirs('out', exist_ok=True)"),
+        ("", "os.makedirs('out', 0o755)", "os.makedirs('out', 0o755, exist_ok=True)"),
+        ("", "os.makedirs('out', exist_ok=False)", "os.makedirs('out', exist_ok=True)"),
+        ("", "os.makedirs('out', 0o755, False)", "os.makedirs('out', 0o755, True)"),
+        ("", "os.mkdir('out')", "os.makedirs('out', exist_ok=True)"),
+        ("import os as o", "o.mkdir('out')", "o.makedirs('out', exist_ok=True)"),
+        ("from os import mkdir", "mkdir('out')", "os.makedirs('out', exist_ok=True)"),
+        ("from os import makedirs as make", "make('out')", "make('out', exist_ok=True)"),
+        ("from pathlib import Path", "Path('out').mkdir()", "Path('out').mkdir(exist_ok=True)"),
+        (
+            "from pathlib import Path",
+            "(Path('out') / 'a').mkdir(parents=True)",
+            "(Path('out') / 'a').mkdir(parents=True, exist_ok=True)",
+        ),
+    ],
+)
+def test_a_directory_that_is_there_is_accepted(imports: str, call: str, gives: str) -> None:
+    result = edited(script(imports=imports, before=f"if not os.path.exists('out'):\n    {call}"), CODE)
+    assert result.has(f"if not os.path.exists('out'):\n    {gives}")
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.makedirs('out', exist_ok=True)",
+        "os.makedirs('out', 0o755, True)",
+        "try:\n    os.mkdir('out')\nexcept (OSError, ValueError):\n    pass",
+        "path = 'out'.replace('o', 'a')",
+    ],
+)
+def test_what_is_safe_stays(code: str) -> None:
+    text = script(before=code)
+    assert edited(text, CODE).text == text
+
+
+def test_the_rank_that_removes_a_directory_makes_it_anew() -> None:
+    before = "if os.path.exists('out'):\n    shutil.rmtree('out')\nos.makedirs('out')\nos.makedirs(os.path.join('out', 'a'), exist_ok=True)\nos.makedirs('other')"
+    result = edited(script(imports="import shutil", before=before), CODE)
+    assert result.has("if os.path.exists('out'):\n    if is_main_process():\n        shutil.rmtree('out')\n")
+    assert result.has("if is_main_process():\n    os.makedirs('out')")
+    assert result.has("os.makedirs('other', exist_ok=True)")
+
+
+@pytest.mark.parametrize(
+    ("before", "gives"),
+    [
+        (
+            "stamp = time.strftime('%H%M%S')\nfolder = os.path.join('runs', stamp)\nos.makedirs(folder)",
+            "stamp = broadcast_value(time.strftime('%H%M%S'))",
+        ),
+        (
+            "folder = f'runs/{datetime.now():%H%M}'\nos.makedirs(folder)",
+            "folder = broadcast_value(f'runs/{datetime.now():%H%M}')",
+        ),
+        ("os.makedirs(f'runs/{time.time()}')", "os.makedirs(broadcast_value(f'runs/{time.time()}'), exist_ok=True)"),
+        ("folder = name()\nos.makedirs(folder)", "folder = broadcast_value(name())"),
+    ],
+)
+def test_the_name_of_a_run_is_that_of_rank_0(before: str, gives: str) -> None:
+    functions = "def name():\n    return 'runs/' + time.strftime('%H%M%S')"
+    result = edited(script(imports=TIME, functions=functions, before=before), CODE)
+    assert gives in result.text
+    assert "broadcast_value" in result.needs
+    assert not result.left
+
+
+def test_a_name_that_only_rank_0_uses_stays() -> None:
+    text = script(imports=TIME, before="path = time.strftime('%H%M%S.pt')", after="if True:\n    torch.save(1, path)")
+    assert "broadcast_value" not in edited(text, "DDP401", CODE).text
+
+
+def test_a_temporary_file_that_all_ranks_read_is_that_of_rank_0() -> None:
+    before = "with tempfile.TemporaryDirectory() as folder:\n    best = os.path.join(folder, 'best.pt')\n    torch.save(1, best)\n    state = torch.load(best)"
+    result = edited(script(imports="import tempfile", before=before), "DDP401", CODE)
+    assert "best = broadcast_value(os.path.join(folder, 'best.pt'))" in result.text
+
+
+def test_a_name_made_before_the_set_up_is_left() -> None:
+    result = edited(script(imports=TIME + "\nfolder = time.strftime('%H%M%S')", before="os.makedirs(folder)"), CODE)
+    assert len(result.left) == 1
+    assert "before the process group is set up" in result.left[0]
+
+
+def test_a_default_of_an_argument_is_left() -> None:
+    imports = (
+        TIME
+        + "\nimport argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--out', default=time.strftime('%H%M'))"
+    )
+    result = edited(script(imports=imports), CODE)
+    assert len(result.left) == 1
+    assert "default of an argument" in result.left[0]
+
+
+DDP = """
+import os
+import time
+import torch.distributed as dist
+
+def broadcast_value(value):
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("os.mkdir('a')", 1),
+        ("if dist.get_rank() == 0:\n    os.mkdir('a')", 0),
+        ("os.mkdir(f'a{dist.get_rank()}')", 0),
+        ("folder = time.strftime('%H')\nos.makedirs(folder, exist_ok=True)", 1),
+        ("folder = broadcast_value(time.strftime('%H'))\nos.makedirs(folder, exist_ok=True)", 0),
+        ("box = [time.strftime('%H')]\ndist.broadcast_object_list(box)\nos.makedirs(box[0], exist_ok=True)", 0),
+    ],
+)
+def test_lint(code: str, count: int) -> None:
+    assert len(linted(DDP + code, CODE)) == count

@@ -1,0 +1,165 @@
+"""DDP303: one process per node downloads, and nothing collective happens meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.rules.edited import edited, linted, script
+
+CODE = "DDP303"
+FIRST = "with main_process_first():\n    "
+
+
+@pytest.mark.parametrize(
+    ("imports", "statement"),
+    [
+        ("from torchvision import datasets", "data = datasets.MNIST('data', download=True)"),
+        (
+            "from torchvision.datasets import MNIST as Digits\nimport sys\nfetch = bool(sys.argv)",
+            "data = Digits('data', download=fetch)",
+        ),
+        ("from datasets import load_dataset", "data = load_dataset('glue')"),
+        ("from urllib.request import urlretrieve", "urlretrieve('http://x/a.zip', 'a.zip')"),
+        ("from huggingface_hub import snapshot_download", "folder = snapshot_download('a/b')"),
+        ("from torchvision.datasets.utils import download_and_extract_archive as get", "get('http://x/a.zip', 'data')"),
+        ("import zipfile\narchive = zipfile.ZipFile('a.zip')", "archive.extractall('data')"),
+    ],
+)
+def test_one_process_goes_first(imports: str, statement: str) -> None:
+    result = edited(script(imports=imports, before=statement), CODE)
+    assert FIRST + statement in result.text
+    assert result.needs == {"main_process_first"}
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "data = datasets.MNIST('data', download=False)",
+        "data = datasets.MNIST('data')",
+        "fetch = False\ndata = datasets.MNIST('data', download=fetch)",
+    ],
+)
+def test_what_downloads_nothing_stays(statement: str) -> None:
+    text = script(imports="from torchvision import datasets", before=statement)
+    assert edited(text, CODE).text == text
+
+
+def test_neighbours_share_a_block() -> None:
+    statements = "train = datasets.MNIST('data', train=True, download=True)\n\n# for the end\ntest = datasets.MNIST('data', train=False, download=True)"
+    result = edited(script(imports="from torchvision import datasets", before=statements), CODE)
+    assert result.text.count("with main_process_first():") == 1
+
+
+def test_the_question_whether_it_is_there_is_asked_inside() -> None:
+    before = "if not os.path.exists('a.zip'):\n    urlretrieve('http://x/a.zip', 'a.zip')"
+    result = edited(script(imports="from urllib.request import urlretrieve", before=before), CODE)
+    assert result.has(
+        "with main_process_first():\n    if not os.path.exists('a.zip'):\n        urlretrieve('http://x/a.zip', 'a.zip')"
+    )
+
+
+def test_a_handler_is_not_reached_by_all() -> None:
+    before = "try:\n    data = open('a.zip')\nexcept OSError:\n    urlretrieve('http://x/a.zip', 'a.zip')"
+    result = edited(script(imports="from urllib.request import urlretrieve", before=before), CODE)
+    assert result.has("with main_process_first():\n    try:\n        data = open('a.zip')")
+
+
+def test_the_caller_that_asks_for_it_is_guarded() -> None:
+    functions = """
+        class Digits:
+            def __init__(self, root, fetch):
+                self.data = datasets.MNIST(root, download=fetch)
+        """
+    result = edited(
+        script(
+            imports="from torchvision import datasets",
+            functions=functions,
+            before="one = Digits('a', True)\ntwo = Digits('a', False)",
+        ),
+        CODE,
+    )
+    assert result.has("with main_process_first():\n    one = Digits('a', True)\ntwo = Digits('a', False)")
+
+
+def test_a_class_that_is_a_dataset_itself() -> None:
+    functions = "class Digits(datasets.MNIST):\n    pass"
+    result = edited(
+        script(
+            imports="from torchvision import datasets", functions=functions, before="one = Digits('a', download=True)"
+        ),
+        CODE,
+    )
+    assert result.has("with main_process_first():\n    one = Digits('a', download=True)")
+
+
+def test_a_dataset_inside_a_loader_is_left_to_the_rule_for_loaders() -> None:
+    before = "more = DataLoader(datasets.MNIST('a', download=True), batch_size=2)"
+    text = script(imports="from torchvision import datasets", before=before)
+    result = edited(text, CODE)
+    assert result.text == text
+    assert not result.left
+
+
+def test_a_download_before_the_set_up_is_left() -> None:
+    result = edited(
+        script(imports="from urllib.request import urlretrieve\nurlretrieve('http://x/a.zip', 'a.zip')"), CODE
+    )
+    assert len(result.left) == 1
+
+
+GET = "from torchvision import datasets\ndef get():\n    return datasets.MNIST('a', download=True)\n"
+
+
+def test_a_download_in_another_file_is_guarded_there(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(GET)
+    result = edited(script(imports="from data import get", before="data = get()"), CODE, path=tmp_path / "train.py")
+    assert result.guarded("data.py") == ["with main_process_first(): return datasets.MNIST('a', download=True)"]
+
+
+def test_a_download_in_a_package_is_guarded_at_the_call(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "__init__.py").write_text(GET)
+    result = edited(script(imports="from data import get", before="data = get()"), CODE, path=tmp_path / "train.py")
+    assert result.has("with main_process_first():\n    data = get()")
+
+
+def test_a_call_that_trains_is_not_put_behind_a_barrier(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    fit = "def fit(model, loader):\n    get()\n    for (x,) in loader:\n        model(x)\n"
+    (tmp_path / "data" / "__init__.py").write_text(GET + fit)
+    result = edited(
+        script(imports="from data import fit", before="fit(model, loader)"), CODE, path=tmp_path / "train.py"
+    )
+    assert len(result.left) == 1
+
+
+DDP = """
+from contextlib import contextmanager
+import torch.distributed as dist
+from torchvision import datasets
+
+@contextmanager
+def first():
+    if dist.get_rank():
+        dist.barrier()
+    yield
+    if not dist.get_rank():
+        dist.barrier()
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("with first():\n    a = datasets.MNIST('a', download=True)", 0),
+        ("if dist.get_rank() == 0:\n    a = datasets.MNIST('a', download=True)", 0),
+        ("a = datasets.MNIST('a', download=True)", 1),
+        ("a = datasets.MNIST('a', download=dist.get_world_size() > 1)", 1),
+    ],
+)
+def test_lint(code: str, count: int) -> None:
+    assert len(linted(DDP + code, CODE)) == count

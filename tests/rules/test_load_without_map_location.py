@@ -1,0 +1,80 @@
+"""DDP105: checkpoints are loaded onto the rank's own device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import edited, linted, script
+
+CODE = "DDP105"
+
+
+@pytest.mark.parametrize(
+    ("call", "gives"),
+    [
+        ("torch.load('a.pt')", "torch.load('a.pt', map_location=device)"),
+        ("torch.load('a.pt', weights_only=True)", "torch.load('a.pt', weights_only=True, map_location=device)"),
+        ("torch.load('a.pt', map_location='cuda:0')", "torch.load('a.pt', map_location=device)"),
+        ("torch.load('a.pt', 'cuda:1')", "torch.load('a.pt', device)"),
+        ("torch.load('a.pt', map_location=torch.device('cuda:0'))", "torch.load('a.pt', map_location=device)"),
+        ("torch.load('a.pt', map_location={'cuda:1': 'cuda:0'})", "torch.load('a.pt', map_location=device)"),
+        ("torch.load('a.pt', map_location=None)", "torch.load('a.pt', map_location=device)"),
+    ],
+)
+def test_the_script_own_device_is_used(call: str, gives: str) -> None:
+    assert f"state = {gives}" in edited(script(before=f"state = {call}"), CODE).text
+
+
+@pytest.mark.parametrize("given", ["'cpu'", "device", "'cuda'", "lambda storage, where: storage"])
+def test_what_says_where_stays(given: str) -> None:
+    text = script(before=f"state = torch.load('a.pt', map_location={given})")
+    assert edited(text, CODE).text == text
+
+
+def test_the_name_that_is_known_there() -> None:
+    functions = """
+        def restore(path, where):
+            return torch.load(path)
+
+        def start(path):
+            return torch.load(path)
+
+        class Trainer:
+            def __init__(self, gpu):
+                self.gpu = gpu
+                self.state = torch.load("b.pt")
+
+            def again(self):
+                return torch.load("b.pt")
+        """
+    before = "one = restore('a.pt', device)\ntwo = start('a.pt')\nthree = Trainer(device).again()"
+    result = edited(script(functions=functions, before=before), CODE)
+    assert result.has("def restore(path, where):\n    return torch.load(path, map_location=where)")
+    assert result.has("def start(path):\n    return torch.load(path, map_location=device)")
+    assert result.has('self.state = torch.load("b.pt", map_location=gpu)')
+
+
+def test_no_device_is_known_there() -> None:
+    result = edited(script(imports="state = torch.load('a.pt')"), CODE)
+    assert "state = torch.load('a.pt', map_location=\"cpu\")" in result.text
+
+
+def test_data_for_a_dataset_stay_on_the_cpu() -> None:
+    before = "blob = torch.load('data.pt')\nx = blob['x']\nmore = DataLoader(TensorDataset(x), batch_size=2)"
+    assert "torch.load('data.pt', map_location=\"cpu\")" in edited(script(before=before), CODE).text
+
+
+def test_a_script_without_gpus_is_left_alone() -> None:
+    text = script(before="state = torch.load('a.pt')").replace(
+        'torch.device("cuda" if torch.cuda.is_available() else "cpu")', '"cpu"'
+    )
+    assert edited(text, CODE).text == text
+
+
+@pytest.mark.parametrize(
+    ("call", "count"),
+    [("torch.load('a')", 1), ("torch.load('a', map_location='cpu')", 0), ("torch.load('a', map_location='cuda:0')", 1)],
+)
+def test_lint(call: str, count: int) -> None:
+    code = f"import torch\nimport torch.distributed as dist\ntorch.cuda.set_device(dist.get_rank())\nstate = {call}"
+    assert len(linted(code, CODE)) == count

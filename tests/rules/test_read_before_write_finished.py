@@ -1,0 +1,134 @@
+"""DDP404: nobody reads what rank 0 has not finished to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.edits import InsertBefore
+from tests.rules.edited import edited, linted, script
+
+CODES = ("DDP401", "DDP402", "DDP404")
+SAVE = "torch.save(model.state_dict(), 'best.pt')"
+
+
+@pytest.mark.parametrize(
+    ("save", "read"),
+    [
+        (SAVE, "model.load_state_dict(torch.load('best.pt'))"),
+        ("path = 'best.pt'\ntorch.save(model.state_dict(), path)", "state = torch.load(path)"),
+        ("torch.save(model.state_dict(), f'{out}/best.pt')", "state = torch.load(os.path.join(out, 'best.pt'))"),
+        (SAVE, "state = torch.load(sys.argv[1])"),
+        (
+            "import json\nwith open('a.json', 'w') as f:\n    json.dump([1], f)",
+            "with open('a.json') as f:\n    rows = f.read()",
+        ),
+        ("import numpy as np\nnp.save('a.npy', 1)", "rows = np.load('a.npy')"),
+        ("Path('a.txt').write_text('x')", "rows = Path('a.txt').read_text()"),
+    ],
+)
+def test_all_ranks_meet_before_they_read(save: str, read: str) -> None:
+    text = script(imports="import sys\nfrom pathlib import Path", before="out = 'runs'", inside=save, after=read)
+    result = edited(text, *CODES)
+    assert result.has("dist.barrier()\n" + read)
+    assert "dist" in result.needs
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "state = torch.load('other.pt')",
+        "rows = open('a.txt').read()",
+        "print(torch.load('best.pt'))",  # read by rank 0 alone
+        "rows = sorted([1])",
+    ],
+)
+def test_other_reads_need_no_barrier(after: str) -> None:
+    assert "barrier" not in edited(script(inside=SAVE, after=after), *CODES).text
+
+
+def test_a_checkpoint_that_is_read_before_any_save_needs_no_barrier() -> None:
+    text = script(
+        imports="import sys",
+        before="if len(sys.argv) > 1:\n    model.load_state_dict(torch.load(sys.argv[1]))",
+        inside=SAVE,
+    )
+    assert "barrier" not in edited(text, *CODES).text
+
+
+def test_the_question_whether_it_is_there_comes_after_the_barrier() -> None:
+    after = "if epoch > 7:\n    pass\nelif os.path.exists('best.pt'):\n    if True:\n        model.load_state_dict(torch.load('best.pt'))"
+    assert edited(script(inside=SAVE, after=after), *CODES).has("dist.barrier()\n" + after)
+
+
+def test_one_barrier_does_for_several_reads() -> None:
+    result = edited(script(inside=SAVE, after="a = torch.load('best.pt')\nb = torch.load('best.pt')"), *CODES)
+    assert result.text.count("dist.barrier()") == 1
+
+
+def test_a_file_that_is_read_in_the_next_epoch() -> None:
+    text = script(before="state = None", inside="if epoch:\n    state = torch.load('best.pt')\n" + SAVE)
+    assert edited(text, *CODES).has("if epoch:\n    dist.barrier()\n    state = torch.load('best.pt')")
+
+
+def test_the_barrier_stands_in_the_function_that_reads() -> None:
+    functions = "def restore(model):\n    state = torch.load('best.pt')\n    model.load_state_dict(state)"
+    assert edited(script(functions=functions, inside=SAVE, after="restore(model)"), *CODES).has(
+        "dist.barrier()\nstate = torch.load('best.pt')"
+    )
+
+
+def test_a_read_in_a_package_has_its_barrier_at_the_call(tmp_path: Path) -> None:
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "helpers" / "__init__.py").write_text("import torch\ndef restore(path):\n    return torch.load(path)\n")
+    text = script(imports="from helpers import restore", inside=SAVE, after="state = restore('best.pt')")
+    result = edited(text, *CODES, path=tmp_path / "train.py")
+    assert result.has("dist.barrier()\nstate = restore('best.pt')")
+
+
+def test_a_read_in_another_file_has_its_barrier_there(tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("import torch\ndef restore(path):\n    return torch.load(path)\n")
+    text = script(imports="from helpers import restore", inside=SAVE, after="state = restore('best.pt')")
+    result = edited(text, *CODES, path=tmp_path / "train.py")
+    (edit,) = [e for f in result.plan.findings for e in f.edits if isinstance(e, InsertBefore)]
+    assert edit.source.code(edit.node) == "return torch.load(path)"
+
+
+def test_a_dataset_that_reads_in_its_workers_has_no_barrier() -> None:
+    functions = """
+        class Files(torch.utils.data.Dataset):
+            def __len__(self):
+                return 3
+
+            def __getitem__(self, i):
+                return torch.load('best.pt')
+        """
+    assert "barrier" not in edited(script(functions=functions, inside=SAVE, after="Files()[0]"), *CODES).text
+
+
+DDP = """
+import torch
+import torch.distributed as dist
+
+rank = dist.get_rank()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("if rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('a.pt')", 1),
+        ("if rank == 0:\n    torch.save(1, 'a.pt')\ndist.barrier()\nx = torch.load('a.pt')", 0),
+        ("if rank == 0:\n    torch.save(1, 'a.pt')\n    x = torch.load('a.pt')", 0),
+        ("if rank == 0:\n    torch.save(1, 'a.pt')\ndist.get_world_size()\nx = torch.load('a.pt')", 1),
+        ("if rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('b.pt')", 0),
+        ("dist.barrier()\nif rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('a.pt')", 1),
+        (
+            "for e in range(9):\n    if e:\n        x = torch.load('a.pt')\n    if rank == 0:\n        torch.save(1, 'a.pt')\n    dist.barrier()",
+            0,
+        ),
+    ],
+)
+def test_lint(code: str, count: int) -> None:
+    assert len(linted(DDP + code, "DDP404")) == count
