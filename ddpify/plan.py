@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field
 
-from ddpify.edits import AddHelper, AddImport, Edit
+from ddpify.edits import AddHelper, AddImport, Edit, Guard
 from ddpify.errors import DdpifyError, Refused
 from ddpify.facts import Facts
 from ddpify.helpers import NEEDS, ORDER
@@ -81,7 +81,15 @@ def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
             plan.findings.append(finding)
         elif finding.left:
             plan.left.append(finding)
+    plan.findings = [f for f in plan.findings if not _done_by_one(f, plan.findings)]
     return plan
+
+
+def _done_by_one(finding: Finding, findings: list[Finding]) -> bool:
+    """Under `with main_process_first()` one process per node does all that is there: a guard for rank 0 inside would be too much."""
+    withs = {e.node for f in findings for e in f.edits if isinstance(e, Guard) and e.header.startswith("with ")}
+    own = [e for e in finding.edits if isinstance(e, Guard) and e.header.startswith("if ")]
+    return bool(withs) and bool(own) and all(any(a in withs for a in e.source.ancestors(e.node)) for e in own)
 
 
 def place(source: Source, finding: Finding) -> str:

@@ -52,6 +52,8 @@ class Rewriter:
         self.unit = source.module.default_indent
         self.changes: list[Change] = []
         self.guarded: list[tuple[int, int]] = []
+        self.runs: list[list[cst.CSTNode]] = []
+        self.gone: list[tuple[int, int]] = []
         self.split: set[int] = set()
         self._seq = 0
         self.breaks_before: set[cst.CSTNode] = set()
@@ -103,12 +105,12 @@ class Rewriter:
         moved = [c for c in inner if not (c.text == self.unit and c.order[0] == -9)]
         text = _apply(self.source.text, moved, span.start, span.end)
         indent = self.indent_of(edit.before)
+        by = len(indent) + len(f"{edit.name} = ") - span.column
         lines = text.split(self.nl)
-        base = len(indent)
-        text = "\n".join(
-            [lines[0], *(line[base:] if line[:base].strip() == "" else line.lstrip() for line in lines[1:])]
-        )
-        self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)))
+        # continuation lines keep their place below the first
+        rest = [" " * max(0, len(x) - len(x.lstrip(" ")) + by - len(indent)) + x.lstrip(" ") for x in lines[1:]]
+        text = "\n".join([lines[0], *rest])
+        self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)), as_is=True)
         self.change(span.start, span.end, edit.name)
 
     def change(self, start: int, end: int, text: str, priority: int = 0) -> None:
@@ -121,6 +123,9 @@ class Rewriter:
     def result(self) -> str:
         text, last = self.source.text, len(self.source.text) + 1
         taken: list[tuple[int, int]] = []
+        units = [c for c in self.changes if c.text == self.unit and c.order[0] == -9]
+        lost = {id(c) for c in units if any(first <= c.start < last for first, last in self.gone)}
+        self.changes = [c for c in self.changes if id(c) not in lost]
         # what is replaced as a whole takes the changes inside it with it
         whole = [(c.start, c.end) for c in self.changes if c.end > c.start]
         self.changes = [
@@ -190,6 +195,7 @@ class Rewriter:
             before = self.source.text[:start]
             line = before[self.source.line_start(self.source.line_at(start)) :]
             own_line = len(plain) > 1 and not line.strip()
+            line += self.unit * self.depth(end)
             self.change(end, end, f",{self.nl}{line}{new}" if own_line else f", {new}")
         else:
             end = self.source.span(call).end - 1
@@ -235,9 +241,10 @@ class Rewriter:
         if isinstance(parent, cst.SimpleStatementSuite):
             start = self.source.span(smalls[0]).start
             colon = self.source.text.rindex(":", 0, start) + 1
-            self.change(colon, start, self.nl + indent)
+            self.change(colon, start, self.nl + indent + self.unit * self.depth(start))
         for one, two in itertools.pairwise(smalls):
-            self.change(self.source.span(one).end, self.source.span(two).start, self.nl + indent)
+            start = self.source.span(two).start
+            self.change(self.source.span(one).end, start, self.nl + indent + self.unit * self.depth(start))
 
     def head(self, stmt: cst.CSTNode, comments: bool = True) -> int:
         """Where a statement begins, with the comments directly above it."""
@@ -284,12 +291,12 @@ class Rewriter:
             return self.last_code(stmt.body[-1])
         return self.source.span(stmt).end
 
-    def insert_before(self, edit: InsertBefore) -> None:
+    def insert_before(self, edit: InsertBefore, as_is: bool = False) -> None:
         stmt = edit.node
         self.own_line(stmt)
         at = self.head(stmt)
-        indent = self.indent_of(stmt) + self.unit * self.depth(at)
-        text = "".join(line_text(line, indent) + self.nl + indent for line in edit.lines)
+        indent = self.indent_of(stmt) + self.unit * self.depth_of(stmt)
+        text = "".join(self.inserted(line, indent, as_is) + self.nl + indent for line in edit.lines)
         if edit.blank_after and at != self.start(stmt):
             text = text.removesuffix(indent) + self.nl + indent  # what follows begins with a comment of its own
         self.change(at, at, text, -1)
@@ -298,8 +305,21 @@ class Rewriter:
         stmt = edit.node
         self.own_line(stmt)
         at = self.end(stmt)
-        indent = self.indent_of(stmt) + self.unit * self.depth(at)
-        self.change(at, at, "".join(self.nl + indent + line_text(line, indent) for line in edit.lines), 9)
+        indent = self.indent_of(stmt) + self.unit * self.depth_of(stmt)
+        text = "".join(self.nl + indent + self.inserted(line, indent) for line in edit.lines)
+        self.change(at, at, text, 300 - len(indent))  # at the end of several blocks the innermost comes first
+
+    def inserted(self, line: str, indent: str, as_is: bool = False) -> str:
+        """A line to insert: line breaks inside it are the file's own, four spaces a level become its unit."""
+        first, *rest = line.split("\n")
+        if not as_is:
+            rest = [re.sub(r"^( {4})+", lambda m: self.unit * (len(m[0]) // 4), x) for x in rest]
+        return (self.nl + indent).join([first, *rest])
+
+    def depth_of(self, stmt: cst.CSTNode) -> int:
+        """How many guards a statement stands under; its own, which what is inserted beside it does not share, left out."""
+        above = set(self.source.ancestors(stmt))
+        return sum(any(n in above for n in run) for run in self.runs)
 
     def delete(self, stmt: cst.CSTNode, comments: bool = False) -> None:
         self.own_line(stmt)
@@ -320,6 +340,7 @@ class Rewriter:
         below = self.source.text[last : self.source.line_start(self.source.line_at(last) + 1)]
         if last < len(self.source.text) and not above.strip() and not below.strip():
             last = self.source.line_start(self.source.line_at(last) + 1)  # of two blank lines one goes too
+        self.gone.append((first, last))
         self.change(first, last, "")
 
     # -- guards --------------------------------------------------------------------------------------
@@ -346,8 +367,12 @@ class Rewriter:
                 run.append(node)
             else:
                 runs[len(runs)] = [node]
-        for run in runs.values():
-            self.guard_run(run, kept[run[0]])
+        # the header stands above the comments that belong to the first statement
+        self.runs = list(runs.values())
+        self.guarded = [(self.head(run[0]), self.last_code(run[-1])) for run in self.runs]
+        outer_first = sorted(zip(runs.values(), self.guarded, strict=True), key=lambda r: (r[1][0], -r[1][1]))
+        for run, (at, end) in outer_first:
+            self.guard_run(run, kept[run[0]], at, end)
 
     def far(self, one: cst.CSTNode, two: cst.CSTNode) -> bool:
         """Whether so much stands between two neighbours (a notebook's text cell) that they do not read as one block."""
@@ -373,24 +398,17 @@ class Rewriter:
         before = body[body.index(owner) - 1]
         return before.body[-1] if isinstance(before, cst.SimpleStatementLine) else before
 
-    def guard_run(self, run: list[cst.CSTNode], header: str) -> None:
+    def guard_run(self, run: list[cst.CSTNode], header: str, at: int, end: int) -> None:
         for stmt in run:
             self.own_line(stmt)
-        # the header stands above the comments that belong to the first statement
-        at, end = self.head(run[0]), self.last_code(run[-1])
-        self.guarded.append((at, end))
-        indent = self.indent_of(run[0])
+        around = sum(start <= at and end <= stop for start, stop in self.guarded) - 1
+        indent = self.indent_of(run[0]) + self.unit * around
         self.change(at, at, f"{header}:{self.nl}{indent}{self.unit}", 2)
         strings = self.strings(run)
         for line in range(self.source.line_at(at) + 1, self.source.line_at(end) + 1):
             start = self.source.line_start(line)
             text = self.source.text[start : self.source.line_start(line + 1)]
             if text.strip() and not any(s < start < e for s, e in strings):
-                self.change(start, start, self.unit, -9)
-        for one in run[1:]:
-            parent = self.source.parents.get(one)
-            if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)) and parent.body[0] is not one:
-                start = self.source.span(one).start
                 self.change(start, start, self.unit, -9)
 
     def strings(self, run: list[cst.CSTNode]) -> list[tuple[int, int]]:
@@ -415,8 +433,3 @@ def _apply(text: str, changes: list[Change], start: int, end: int) -> str:
         text = text[: c.start] + c.text + text[c.end :]
         end += len(c.text) - (c.end - c.start)
     return text[start:end]
-
-
-def line_text(line: str, indent: str) -> str:
-    """A line to insert; inner line breaks of it are indented alike."""
-    return line.replace("\n", "\n" + indent)

@@ -107,6 +107,8 @@ class Flow(Calls):
         self.spend()
         if isinstance(stmt, cst.SimpleStatementLine):
             return any(self.small(small, frame) for small in stmt.body)
+        if isinstance(stmt, cst.BaseSmallStatement):
+            return self.small(stmt, frame)  # the body of `if x: a`
         outer, self.stmt = self.stmt, stmt
         try:
             ended = self.compound(stmt, frame)

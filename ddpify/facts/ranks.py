@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 import libcst as cst
 
 from ddpify.facts.definitions import Definition, Definitions, argument_of, definitions, returns
 from ddpify.facts.flow import Flow
-from ddpify.facts.frames import Event, Frame
+from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import is_guard
 from ddpify.facts.values import Const, Ext, Func, Thing, constants
 from ddpify.source import walk
@@ -83,13 +84,13 @@ class Ranks:
             self.once(event, chain) or any(self.limited(e.call, e.frame) for e in chain) for chain in map(list, chains)
         )
 
-    def once(self, event: Event, chain: list[object]) -> bool:
+    def once(self, event: Event, chain: list[Entry]) -> bool:
         """In a script that spawns its ranks: what the parent process does by itself."""
         if not self.spawns:
             return False
-        calls = [e.call for e in chain]  # type: ignore[attr-defined]
+        calls = [e.call for e in chain]
         outermost = calls[0] if calls else event.node
-        source = chain[0].frame.source if chain else event.frame.source  # type: ignore[attr-defined]
+        source = chain[0].frame.source if chain else event.frame.source
         main = any(is_guard(a) for a in source.ancestors(outermost))
         return main and not any(id(c) in self.spawns for c in calls)
 
@@ -113,7 +114,7 @@ class Ranks:
                     if below is right and self.tests_rank(left, frame):
                         return True
                 case cst.IndentedBlock(body=body) | cst.Module(body=body):
-                    before = list(body)[: list(body).index(below)] if below in body else []  # type: ignore[operator]
+                    before = itertools.takewhile(lambda s, below=below: s is not below, body)  # type: ignore[misc]
                     if any(isinstance(s, cst.If) and self.leaves(s) and self.tests_rank(s.test, frame) for s in before):
                         return True
                 case cst.FunctionDef():

@@ -122,7 +122,7 @@ class Work:
         return self._frames[id(frame)]
 
     def meets(self, tree: cst.CSTNode) -> bool:
-        """Whether something below a node waits for other ranks, or will: training, a pass over a loader, a collective."""
+        """Whether something below a node waits for other ranks: training, a pass over a loader, a collective."""
         return any(self._meets(e, set()) for node in walk(tree) for e in self.events.get(id(node), ()))
 
     def _meets(self, e: Event, seen: set[int]) -> bool:

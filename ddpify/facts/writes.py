@@ -37,7 +37,7 @@ _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
 )
 #: What opens a file: place of the path, place of the mode (None: it always writes).
 _OPENERS: tuple[tuple[str, int, int | None], ...] = (
-    (r"builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open|os\.fdopen", 0, 1),
+    (r"builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open", 0, 1),
     (r"zipfile\.ZipFile|tarfile\.open|tarfile\.TarFile|h5py\.File|netCDF4\.Dataset", 0, 1),
     (r"cv2\.VideoWriter|pandas\.ExcelWriter", 0, None),
 )
@@ -100,7 +100,7 @@ def _opening(call: Outside, at: int, mode_at: int | None) -> Write | None:
     if mode_at is None:
         return Write(call, path, opens=True)
     mode = call.argument(mode_at, "mode")
-    known = [mode.evaluated_value] if isinstance(mode, cst.SimpleString) else None
+    known: list[object] | None = [mode.evaluated_value] if isinstance(mode, cst.SimpleString) else None
     if known is None and mode is not None:
         known = next((constants(e.extra.get("mode") or e.extra.get(str(mode_at), ())) for e in call.events), None)
     if mode is None or not any(isinstance(k, str) and set(k) & set("wax+") for k in known or ()):

@@ -78,7 +78,7 @@ class Guards:
         return (Hoist(source, node, name, stmt),)
 
     def hoists(self, source: Source, stmt: cst.CSTNode, effect: cst.CSTNode | None) -> list[cst.CSTNode] | None:
-        """The expressions of a statement that every rank has to evaluate, None where one of them cannot be taken out."""
+        """The expressions that every rank has to evaluate, None where one of them cannot be taken out."""
         found: list[cst.CSTNode] = []
         value = stmt.value if isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is not None else stmt
         for node in self.work.inside(value):
@@ -147,7 +147,7 @@ class Guards:
     # -- other files -----------------------------------------------------------------------------------------
 
     def at_the_call(self, call: Outside) -> list[Placed] | None:
-        """Guards around the entry file's own statements that lead to an effect in another file, None where one cannot stand there."""
+        """Guards around the entry's statements that lead to an effect in a file that stays, None where one cannot."""
         found: dict[int, tuple[cst.CSTNode, cst.CSTNode]] = {}
         for event in call.events:
             for chain in event.frame.chains():
@@ -204,7 +204,7 @@ def _anchor(facts: Facts, setup: SetUp) -> tuple[cst.CSTNode, bool]:
 
 
 def same_on_all_ranks(source: Source, stmt: cst.CSTNode, asks: Callable[[cst.BaseExpression], bool]) -> cst.CSTNode:
-    """A statement, or the outermost `if` or `try` around it that ranks may take differently (`if not os.path.exists(...)`)."""
+    """A statement, or the outermost `if` or `try` around it that ranks may take differently (`if os.path.exists`)."""
     found, below, handled = stmt, stmt, False
     for above in source.ancestors(stmt):
         if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):

@@ -24,7 +24,7 @@ _CHANCE = re.compile(r"(time|datetime|uuid|tempfile|random|numpy\.random|secrets
 
 @dataclass(frozen=True, eq=False)
 class Named:
-    """`node` is the expression to broadcast; `what` the call that makes it differ; `problem` why it cannot be done there."""
+    """`node` is the expression to broadcast; `what` the call that makes it differ; `problem` why it cannot be."""
 
     node: cst.BaseExpression
     source: Source
@@ -76,7 +76,7 @@ def _what(value: Value) -> str:
 
 
 def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
-    """From the path back to where time or chance comes in; the last assignment on the way that can be broadcast is the place."""
+    """From the path back to where chance comes in: the last assignment on the way that can be broadcast."""
     known = definitions(facts.flow)
     way = list(_way(facts, known, path, event.frame, set()))
     if any(_is_broadcast(facts, known, node, frame) for node, frame, _ in way):
@@ -84,9 +84,10 @@ def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
     what = _what(facts.flow.values.get(path, ()))
     best: Named | None = None
     for _, _, d in way:
-        if d is not None and d.event is not None and facts.editable(d.frame.source) and _assigns(d):
-            if not facts.converting or joined_group(facts, d.event):
-                best = Named(d.node, d.frame.source, what)
+        if d is None or d.event is None or not facts.editable(d.frame.source) or not _assigns(d):
+            continue
+        if not facts.converting or joined_group(facts, d.event):
+            best = Named(d.node, d.frame.source, what)
     if best is not None:
         return best
     if facts.editable(event.frame.source) and not any(d is not None for _, _, d in way) and joined_group(facts, event):

@@ -61,7 +61,7 @@ def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNod
 
 
 def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
-    """What is done with the writer: "fine" where None does as well, "call" where its statement needs a guard, else "other"."""
+    """What is done with the writer: "fine" where None does, "call" where the statement needs a guard, or "other"."""
     above = source.parents.get(node)
     match above:
         case (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -11,23 +10,15 @@ from ddpify.edits import AddHelper, Guard
 from ddpify.facts import Facts
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.externals import role_of
+from ddpify.facts.fetches import is_fetch, makes_dataset
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.outside import Outside, can_be, holding, outside_calls
+from ddpify.facts.outside import holding
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import asks_files
-from ddpify.facts.values import Instance
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import joined_group, same_on_all_ranks
 from ddpify.source import walk
-
-_FETCHES = re.compile(
-    r"(\w+\.)*(urlretrieve|download_url|download_and_extract_archive|download_file_from_google_drive|extract_archive|hf_hub_download"
-    r"|snapshot_download|download_url_to_file|dataset_download|model_download)"
-    r"|datasets\.(load\.)?load_dataset|wget\.download|gdown\.(download|cached_download|download_folder)|nltk\.(downloader\.)?download"
-    r"|shutil\.unpack_archive|sklearn\.datasets\.fetch_\w+|torchtext\.utils\.download_from_url"
-)
-_EXTRACTS = frozenset({"extractall", "download_and_prepare", "extract"})
 
 
 class DownloadOnEveryRank(Rule):
@@ -100,18 +91,13 @@ class DownloadOnEveryRank(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
         seen: set[int] = set()
-        places = [(c.node, e) for c in calls for e in self.fetching(c, facts)]
-        places += [
-            (e.node, e)
-            for e in facts.flow.log.of("new")
-            if isinstance(e.node, cst.Call) and self.makes_dataset(e, facts)
-        ]
-        for node, event in sorted(places, key=lambda p: p[1].seq):
+        for event in facts.flow.log.events:
+            if not (is_fetch(event) or makes_dataset(event, facts.flow.values)):
+                continue
             if guarded(event, facts.flow) or self.is_first(facts, event):
                 continue
-            for frame, call in self.in_entry(facts, self.deciding(node, event)):
+            for frame, call in self.places(facts, event):
                 if id(call) not in seen:
                     seen.add(id(call))
                     yield from self.one(facts, frame, call, event)
@@ -162,39 +148,24 @@ class DownloadOnEveryRank(Rule):
             else "it runs before the process group is set up"
         )
 
-    # -- what downloads ------------------------------------------------------------------------------------
+    # -- which call to guard ---------------------------------------------------------------------------------
 
-    def fetching(self, call: Outside, facts: Facts) -> list[Event]:
-        if call.method:
-            archives = call.method in _EXTRACTS and isinstance(call.node.func, cst.Attribute)
-            return list(call.events[:1]) if archives else []
-        found = []
-        for e in call.events:
-            flag = e.extra.get("download")
-            if _FETCHES.fullmatch(call.name) or (
-                flag is not None and can_be(flag, True) and not call.name.startswith("builtins.")
-            ):
-                found.append(e)
-        return found
-
-    def makes_dataset(self, event: Event, facts: Facts) -> bool:
-        """A class of the project that derives from a library's dataset, made with `download=True`."""
-        obj = event.obj
-        if (
-            not isinstance(obj, Instance)
-            or obj.cls is None
-            or not any(role_of(b) == "dataset" for b in obj.cls.outside())
-        ):
-            return False
+    def places(self, facts: Facts, event: Event) -> list[tuple[Frame, cst.Call]]:
+        """The calls to guard: the one that downloads, or the callers that ask for it or stand where it can be done."""
         assert isinstance(event.node, cst.Call)
-        given = [a.value for a in event.node.args if a.keyword is not None and a.keyword.value == "download"]
-        return bool(given) and can_be(facts.flow.values.get(given[0], ()), True)
+        found = self.asking(event.node, event.frame)
+        for _ in range(4):  # what a lambda does is done by its call
+            inner = [p for p in found if isinstance(p[0].node, cst.Lambda)]
+            outer = [(e.frame, e.call) for frame, _ in inner for e in frame.entries]
+            found = [p for p in found if p not in inner]
+            found += [(frame, call) for frame, call in outer if isinstance(call, cst.Call)]
+        if not facts.converting:
+            return [p for p in found if p[0].source is facts.source]
+        return [p for place in found for p in self.editable(facts, *place)]
 
-    def deciding(self, node: cst.CSTNode, event: Event) -> list[tuple[Frame, cst.Call]]:
-        """The call to guard: where `download` is a parameter, the callers that give it as True, else the call itself."""
-        assert isinstance(node, cst.Call)
+    def asking(self, node: cst.Call, frame: Frame) -> list[tuple[Frame, cst.Call]]:
+        """Where `download` is a parameter: the callers that give it as True."""
         flag = next((a.value for a in node.args if a.keyword is not None and a.keyword.value == "download"), None)
-        frame = event.frame
         if isinstance(flag, cst.Name) and flag.value in frame.arguments and flag.value not in frame.assigned:
             found = []
             for entry in frame.entries:
@@ -205,17 +176,13 @@ class DownloadOnEveryRank(Rule):
                 return found
         return [(frame, node)]
 
-    def in_entry(self, facts: Facts, found: list[tuple[Frame, cst.Call]]) -> list[tuple[Frame, cst.Call]]:
-        """A download in another file: the calls of the entry file that lead there, where there are such calls."""
-        placed: list[tuple[Frame, cst.Call]] = []
-        for frame, call in found:
-            if facts.editable(frame.source):
-                placed.append((frame, call))
-                continue
-            ways = [next((e for e in reversed(c) if facts.editable(e.frame.source)), None) for c in frame.chains()]
-            calls = [(e.frame, e.call) for e in ways if e is not None and isinstance(e.call, cst.Call)]
-            placed.extend(calls if ways and len(calls) == len(ways) else [(frame, call)])
-        return placed
+    def editable(self, facts: Facts, frame: Frame, call: cst.Call) -> list[tuple[Frame, cst.Call]]:
+        """The call itself, or where its file stays as it is, the calls in other files that lead there."""
+        if facts.editable(frame.source):
+            return [(frame, call)]
+        ways = [next((e for e in reversed(c) if facts.editable(e.frame.source)), None) for c in frame.chains()]
+        calls = [(e.frame, e.call) for e in ways if e is not None and isinstance(e.call, cst.Call)]
+        return calls if ways and len(calls) == len(ways) else [(frame, call)]
 
     def is_loader(self, facts: Facts, call: cst.Call) -> bool:
         return any(role_of(str(getattr(o, "name", ""))) == "loader" for o in facts.flow.values.get(call.func, ()))

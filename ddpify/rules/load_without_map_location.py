@@ -41,7 +41,8 @@ class LoadWithoutMapLocation(Rule):
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.load.html",)
     good = (
         Good(
-            'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))\nstate = torch.load("best.pt", map_location=device)'
+            'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))\n'
+            'state = torch.load("best.pt", map_location=device)'
         ),
     )
     bad = (

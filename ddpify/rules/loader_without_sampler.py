@@ -183,7 +183,7 @@ class LoaderWithoutSampler(Rule):
         if not isinstance(known.stmt, cst.Assign) or known.stmt.value is not known.call:
             return []
         target = known.source.code(known.stmt.targets[0].target)
-        unit = known.source.module.default_indent
+        unit = "    "
         text = 'raise ValueError("fewer samples per process than one batch: no training step would be made")'
         return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
 
@@ -236,7 +236,7 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
         and constants(facts.flow.values.get(n.value, ())) != [False]
         for n in walk(known.dataset)
     )
-    unit = source.module.default_indent
+    unit = "    "
     shift = unit if downloads else ""
     span = source.span(known.dataset)
     stmt = source.span(known.stmt)

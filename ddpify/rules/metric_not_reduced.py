@@ -95,7 +95,7 @@ class MetricNotReduced(Rule):
     def only(self, edit: Edit, test: str, loop: LoopFacts) -> Edit:
         """The reduction of a loop that also evaluates in full: while training only."""
         if isinstance(edit, InsertAfter):
-            unit = loop.source.module.default_indent
+            unit = "    "
             return replace(edit, lines=(f"if {test}:\n" + "\n".join(unit + line for line in edit.lines),))
         return edit
 

@@ -62,7 +62,7 @@ class SameNoiseOnAllRanks(Rule):
         here = [w for w in places if w.source is places[-1].source]
         point = max(here, key=lambda w: w.source.span(w.after).start)
         names = facts.names_of(point.source)
-        unit = point.source.module.default_indent
+        unit = "    "
         lines = []
         for what in ("torch", "numpy", "random"):
             seed = next((s for s in fixed if s.what == what and self.visible(s, point.frame.node, facts)), None)

@@ -188,7 +188,7 @@ class UnguardedOutput(Rule):
         return True
 
     def goes_to_file(self, facts: Facts, t: Talk, target: cst.BaseExpression) -> bool:
-        """`print(..., file=log)`: in lint the place that opens the file is looked at, in a conversion it may be os.devnull elsewhere."""
+        """`print(..., file=log)`: the place that opens the file is looked at; it may be os.devnull elsewhere."""
         stream = any(isinstance(o, Ext) and o.name.startswith("sys.") for o in facts.flow.values.get(target, ()))
         return not stream and (not facts.converting or opened_null(t.call, target, facts))
 

@@ -50,7 +50,10 @@ def test_what_is_safe_stays(code: str) -> None:
 
 
 def test_the_rank_that_removes_a_directory_makes_it_anew() -> None:
-    before = "if os.path.exists('out'):\n    shutil.rmtree('out')\nos.makedirs('out')\nos.makedirs(os.path.join('out', 'a'), exist_ok=True)\nos.makedirs('other')"
+    before = (
+        "if os.path.exists('out'):\n    shutil.rmtree('out')\nos.makedirs('out')\n"
+        "os.makedirs(os.path.join('out', 'a'), exist_ok=True)\nos.makedirs('other')"
+    )
     result = edited(script(imports="import shutil", before=before), CODE)
     assert result.has("if os.path.exists('out'):\n    if is_main_process():\n        shutil.rmtree('out')\n")
     assert result.has("if is_main_process():\n    os.makedirs('out')")
@@ -86,7 +89,10 @@ def test_a_name_that_only_rank_0_uses_stays() -> None:
 
 
 def test_a_temporary_file_that_all_ranks_read_is_that_of_rank_0() -> None:
-    before = "with tempfile.TemporaryDirectory() as folder:\n    best = os.path.join(folder, 'best.pt')\n    torch.save(1, best)\n    state = torch.load(best)"
+    before = (
+        "with tempfile.TemporaryDirectory() as folder:\n    best = os.path.join(folder, 'best.pt')\n"
+        "    torch.save(1, best)\n    state = torch.load(best)"
+    )
     result = edited(script(imports="import tempfile", before=before), "DDP401", CODE)
     assert "best = broadcast_value(os.path.join(folder, 'best.pt'))" in result.text
 
@@ -98,9 +104,9 @@ def test_a_name_made_before_the_set_up_is_left() -> None:
 
 
 def test_a_default_of_an_argument_is_left() -> None:
-    imports = (
-        TIME
-        + "\nimport argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--out', default=time.strftime('%H%M'))"
+    imports = TIME + (
+        "\nimport argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--out', default=time.strftime('%H%M'))"
     )
     result = edited(script(imports=imports), CODE)
     assert len(result.left) == 1

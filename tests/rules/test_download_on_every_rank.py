@@ -48,7 +48,10 @@ def test_what_downloads_nothing_stays(statement: str) -> None:
 
 
 def test_neighbours_share_a_block() -> None:
-    statements = "train = datasets.MNIST('data', train=True, download=True)\n\n# for the end\ntest = datasets.MNIST('data', train=False, download=True)"
+    statements = (
+        "train = datasets.MNIST('data', train=True, download=True)\n\n"
+        "# for the end\ntest = datasets.MNIST('data', train=False, download=True)"
+    )
     result = edited(script(imports="from torchvision import datasets", before=statements), CODE)
     assert result.text.count("with main_process_first():") == 1
 
@@ -57,7 +60,8 @@ def test_the_question_whether_it_is_there_is_asked_inside() -> None:
     before = "if not os.path.exists('a.zip'):\n    urlretrieve('http://x/a.zip', 'a.zip')"
     result = edited(script(imports="from urllib.request import urlretrieve", before=before), CODE)
     assert result.has(
-        "with main_process_first():\n    if not os.path.exists('a.zip'):\n        urlretrieve('http://x/a.zip', 'a.zip')"
+        "with main_process_first():\n    if not os.path.exists('a.zip'):\n"
+        "        urlretrieve('http://x/a.zip', 'a.zip')"
     )
 
 
@@ -93,6 +97,18 @@ def test_a_class_that_is_a_dataset_itself() -> None:
         CODE,
     )
     assert result.has("with main_process_first():\n    one = Digits('a', download=True)")
+
+
+def test_what_a_lambda_downloads_is_guarded_at_its_call() -> None:
+    functions = "known = {'a': lambda: datasets.MNIST('a', download=True), 'b': lambda: [1]}"
+    result = edited(
+        script(
+            imports="from torchvision import datasets", functions=functions, before="make = known['a']\ndata = make()"
+        ),
+        CODE,
+    )
+    assert result.has("with main_process_first():\n    data = make()")
+    assert not result.left
 
 
 def test_a_dataset_inside_a_loader_is_left_to_the_rule_for_loaders() -> None:

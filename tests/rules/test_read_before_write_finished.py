@@ -58,7 +58,10 @@ def test_a_checkpoint_that_is_read_before_any_save_needs_no_barrier() -> None:
 
 
 def test_the_question_whether_it_is_there_comes_after_the_barrier() -> None:
-    after = "if epoch > 7:\n    pass\nelif os.path.exists('best.pt'):\n    if True:\n        model.load_state_dict(torch.load('best.pt'))"
+    after = (
+        "if epoch > 7:\n    pass\nelif os.path.exists('best.pt'):\n"
+        "    if True:\n        model.load_state_dict(torch.load('best.pt'))"
+    )
     assert edited(script(inside=SAVE, after=after), *CODES).has("dist.barrier()\n" + after)
 
 
@@ -125,7 +128,10 @@ rank = dist.get_rank()
         ("if rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('b.pt')", 0),
         ("dist.barrier()\nif rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('a.pt')", 1),
         (
-            "for e in range(9):\n    if e:\n        x = torch.load('a.pt')\n    if rank == 0:\n        torch.save(1, 'a.pt')\n    dist.barrier()",
+            (
+                "for e in range(9):\n    if e:\n        x = torch.load('a.pt')\n"
+                "    if rank == 0:\n        torch.save(1, 'a.pt')\n    dist.barrier()"
+            ),
             0,
         ),
     ],

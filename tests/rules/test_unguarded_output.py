@@ -150,6 +150,11 @@ def test_what_cannot_be_guarded_is_left(statement: str) -> None:
     assert "is_main_process" not in result.text
 
 
+def test_a_body_on_one_line_gets_a_line_of_its_own() -> None:
+    result = edited(script(inside="if epoch: print('x')\nelse: pass"), CODE)
+    assert result.has("if epoch:\n    if is_main_process():\n        print('x')\nelse: pass")
+
+
 def test_a_print_in_a_module_or_a_dead_function_is_guarded() -> None:
     functions = """
         class Net(nn.Module):
@@ -283,7 +288,10 @@ def test_one_rank_starts_the_run(call: str, gives: str) -> None:
 
 
 def test_a_log_file_is_written_by_one_rank() -> None:
-    before = "logging.basicConfig(filename='a.log')\nhandler = logging.FileHandler('b.log')\nhandler.setLevel(10)\nlogging.getLogger().addHandler(handler)"
+    before = (
+        "logging.basicConfig(filename='a.log')\nhandler = logging.FileHandler('b.log')\n"
+        "handler.setLevel(10)\nlogging.getLogger().addHandler(handler)"
+    )
     result = edited(script(imports="import logging", before=before), CODE)
     assert result.has("if is_main_process():\n" + "\n".join("    " + line for line in before.split("\n")))
 

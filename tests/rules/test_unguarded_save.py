@@ -112,10 +112,12 @@ def test_a_file_in_a_variable_is_guarded_wherever_it_is_used() -> None:
     )
     result = edited(text, "DDP401")
     assert result.has(
-        "if is_main_process():\n    log = open('log.csv', 'w', newline='')\n    table = csv.writer(log)\n    table.writerow(['epoch'])\n"
+        "if is_main_process():\n    log = open('log.csv', 'w', newline='')\n"
+        "    table = csv.writer(log)\n    table.writerow(['epoch'])\n"
     )
     assert result.has(
-        "    if is_main_process():\n        table.writerow([epoch])\n        log.flush()\n        print('e', file=log)\n"
+        "    if is_main_process():\n        table.writerow([epoch])\n"
+        "        log.flush()\n        print('e', file=log)\n"
     )
     assert result.has("if is_main_process():\n    log.close()")
 
@@ -160,7 +162,8 @@ def test_a_forward_in_the_arguments_runs_on_every_rank() -> None:
         script(inside="torch.save({'score': evaluate(model, loader), 'epoch': epoch}, 'last.pt')"), "DDP401"
     )
     assert result.has(
-        "result = evaluate(model, loader)\nif is_main_process():\n    torch.save({'score': result, 'epoch': epoch}, 'last.pt')"
+        "result = evaluate(model, loader)\nif is_main_process():\n"
+        "    torch.save({'score': result, 'epoch': epoch}, 'last.pt')"
     )
 
 
@@ -243,17 +246,29 @@ SAFE = [
     "def f():\n    if dist.get_rank() > 0:\n        return\n    torch.save(1, 'a')\nf()",
     "def f():\n    torch.save(1, 'a')\nif is_main():\n    f()",
     "@only_main\ndef f():\n    torch.save(1, 'a')\nf()",
-    "def where(rank, world):\n    return rank, world\nr, w = where(dist.get_rank(), 4)\nif r == 0:\n    torch.save(1, 'a')",
-    "class T:\n    def __init__(self, gpu):\n        self.gpu = gpu\n    def go(self):\n        if self.gpu == 0:\n            torch.save(1, 'a')\nT(int(os.environ['LOCAL_RANK'])).go()",
+    (
+        "def where(rank, world):\n    return rank, world\n"
+        "r, w = where(dist.get_rank(), 4)\nif r == 0:\n    torch.save(1, 'a')"
+    ),
+    (
+        "class T:\n    def __init__(self, gpu):\n        self.gpu = gpu\n    def go(self):\n"
+        "        if self.gpu == 0:\n            torch.save(1, 'a')\nT(int(os.environ['LOCAL_RANK'])).go()"
+    ),
     "path = os.path.join('out', 'rng_%d' % dist.get_rank())\ntorch.save(1, path)",
-    "def work(r, n):\n    if r == 0:\n        torch.save(1, 'a')\nif __name__ == '__main__':\n    mp.spawn(work, args=(2,), nprocs=2)\n    torch.save(1, 'b')",
+    (
+        "def work(r, n):\n    if r == 0:\n        torch.save(1, 'a')\nif __name__ == '__main__':\n"
+        "    mp.spawn(work, args=(2,), nprocs=2)\n    torch.save(1, 'b')"
+    ),
     "def library(model, rank):\n    if rank == 0:\n        torch.save(1, 'a')",
     "with open('log' if is_main() else os.devnull, 'w') as f:\n    f.write('x')",
 ]
 UNSAFE = [
     "torch.save(1, 'a')",
     "if dist.get_world_size() > 1:\n    torch.save(1, 'a')",
-    "def where(rank, world):\n    return rank, world\nr, w = where(dist.get_rank(), 4)\nif w == 4:\n    torch.save(1, 'a')",
+    (
+        "def where(rank, world):\n    return rank, world\n"
+        "r, w = where(dist.get_rank(), 4)\nif w == 4:\n    torch.save(1, 'a')"
+    ),
     "def f():\n    torch.save(1, 'a')\nif is_main():\n    f()\nf()",
     "def work(r, n):\n    torch.save(1, 'a')\nif __name__ == '__main__':\n    mp.spawn(work, args=(2,), nprocs=2)",
     "rank = 0\nif rank == 0:\n    torch.save(1, 'a')",
