@@ -293,7 +293,8 @@ def self_check(conversion: Conversion) -> None:
                 f"{path}: this script needs an edit that ddpify does not make yet ({finding.code}): "
                 f"{finding.message} (at `{code}`); nothing was written"
             )
-        if finding.severity is Severity.WARNING:
+        known = {(f.code, f.source.code(f.node)) for f in conversion.plan.left}
+        if finding.severity is Severity.WARNING and (finding.code, finding.source.code(finding.node)) not in known:
             conversion.plan.left.append(finding)
 
 

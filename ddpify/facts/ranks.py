@@ -16,6 +16,7 @@ from ddpify.facts.values import Const, Ext, Func, Thing, constants
 from ddpify.source import walk
 
 #: Calls that give the rank of this process.
+_AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast\w*|all_reduce|all_gather\w*)")
 _RANK_CALLS = re.compile(
     r"torch\.distributed\.(\w+\.)*(get_rank|get_node_local_rank|get_group_rank|get_global_rank|is_rank_zero)"
     r"|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
@@ -219,6 +220,8 @@ class Ranks:
         ):
             return self.differs(node.func.value, frame) or any(self.differs(a.value, frame) for a in node.args)
         for func in self.definitions.callees(node, frame):
+            if id(func.node) in self.agreeing:
+                continue  # what was broadcast or reduced is the same on every rank
             if any(map(self.defined_by_rank, self.definitions.returned(func, index))):
                 return True
             home = next(iter(self.definitions.frames.get(id(func.node), ())), None)
@@ -229,6 +232,12 @@ class Ranks:
             ):
                 return True
         return False
+
+    @functools.cached_property
+    def agreeing(self) -> set[int]:
+        """The functions of the project that broadcast, reduce or gather what they give back."""
+        calls = [e for e in self.flow.log.of("external") if _AGREES.fullmatch(e.name)]
+        return {id(e.frame.func.node) for e in calls if e.frame.func is not None}
 
     def variable(self, node: cst.BaseExpression) -> bool:
         """The name of an environment variable that tells the rank."""

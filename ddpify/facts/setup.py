@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only_availability, uses_cuda
 from ddpify.facts.externals import role_of
+from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import common_block, in_block, is_guard, steps
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, constants
@@ -147,7 +148,7 @@ def _outside_loops(source: Source, block: cst.CSTNode) -> cst.CSTNode:
 
 def _sensitive(event: Event) -> bool:
     """Seeds, data, models, CUDA: what has to come after the set-up."""
-    if event.kind in ("loader", "forward"):
+    if event.kind in ("loader", "forward") or is_fetch(event):
         return True
     if event.kind == "new":
         return isinstance(event.obj, (Module, Loader)) or (

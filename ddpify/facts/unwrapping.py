@@ -90,7 +90,9 @@ def find_raw(facts: Facts) -> list[Raw]:
             want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
         elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):
             want(e, e.node.value, "attribute", e.name)
-        elif e.kind == "external" and isinstance(e.node, cst.Call) and e.name not in _INDIFFERENT:
+        elif (e.kind == "external" or (e.kind == "method" and not isinstance(e.obj, (Module, Wrapped)))) and (
+            isinstance(e.node, cst.Call) and e.name not in _INDIFFERENT and e.name not in ("append", "add", "extend")
+        ):
             for arg in e.node.args:
                 for node in _wrappers_in(facts, arg.value):
                     want(e, node, "handed over", e.name)

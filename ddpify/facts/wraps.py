@@ -11,7 +11,7 @@ from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.methods import PREPARES
 from ddpify.facts.placing import common_block, in_block, steps
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Class, Ext, Instance, Module, Wrapped, modules
+from ddpify.facts.values import Class, Instance, Module, Thing, Wrapped, modules
 from ddpify.source import Source
 
 
@@ -156,7 +156,7 @@ def _prepares(event: Event, module: Module) -> bool:
     """`.to(...)`, `load_state_dict`, or something that looks at the raw module (`summary(model)`)."""
     if event.kind == "method" and event.name in PREPARES and event.obj is not None:
         return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
-    if event.kind == "external" and isinstance(event.obj, Ext):
+    if event.kind == "external" or (event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None):
         given = [*event.extra.values()]
         return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
     return False

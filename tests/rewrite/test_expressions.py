@@ -255,7 +255,7 @@ def test_hoist_takes_the_edits_inside_with_it() -> None:
         """
         if best:
             result = evaluate(model.module,
-                               loader)
+                              loader)
             if is_main_process():
                 # told
                 print("best",

@@ -119,11 +119,12 @@ def test_a_dataset_inside_a_loader_is_left_to_the_rule_for_loaders() -> None:
     assert not result.left
 
 
-def test_a_download_before_the_set_up_is_left() -> None:
+def test_the_set_up_comes_before_a_download_at_the_top() -> None:
     result = edited(
         script(imports="from urllib.request import urlretrieve\nurlretrieve('http://x/a.zip', 'a.zip')"), CODE
     )
-    assert len(result.left) == 1
+    assert result.has("with main_process_first():\n    urlretrieve('http://x/a.zip', 'a.zip')")
+    assert not result.left
 
 
 GET = "from torchvision import datasets\ndef get():\n    return datasets.MNIST('a', download=True)\n"
