@@ -90,7 +90,9 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     conversion = convert_source(_read(script), global_batch=global_batch, suffix=wish.suffix, debug=is_debug(ctx))
     if conversion.files and not (wish.quiet or wish.diff):
         names = ", ".join(str(p) for p in conversion.files)
-        raise DdpifyError(f"{script}: the conversion writes other files too ({names}); give -o OUT, --in-place or --diff")
+        raise DdpifyError(
+            f"{script}: the conversion writes other files too ({names}); give -o OUT, --in-place or --diff"
+        )
     if wish.target is not None:
         _write(conversion, wish.target, in_place=wish.in_place)
     report = Report(conversion, wish.target, wish.args, wish.verifying, wish.check)

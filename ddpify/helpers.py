@@ -208,7 +208,11 @@ def _broadcast(options: frozenset[str]) -> str:
 
 def _reduce(options: frozenset[str]) -> str:
     where = '"cuda"' if "accelerator" not in options else "<torch>.accelerator.current_accelerator()"
-    device = f'    device = "cpu" if <dist>.get_backend() == "gloo" else {where}\n' if not options & {"cpu", "either"} else ""
+    device = (
+        f'    device = "cpu" if <dist>.get_backend() == "gloo" else {where}\n'
+        if not options & {"cpu", "either"}
+        else ""
+    )
     argument = ", device=device" if device else ""
     if "tensor" not in options:
         return (

@@ -12,14 +12,14 @@ from ddpify.rules import Finding
 from ddpify.source import Source, read_source
 
 
-def lint_source(
-    source: Source, *, overlay: dict[Path, Source] | None = None, debug: bool = False
-) -> list[Finding]:
+def lint_source(source: Source, *, overlay: dict[Path, Source] | None = None, debug: bool = False) -> list[Finding]:
     """The findings in one file; a file that has nothing distributed in it has none.
 
     `overlay` are files that take the place of those on the disk (or are not there yet).
     """
-    if overlay is None and ("torch" not in source.text or ("istributed" not in source.text and "DDP" not in source.text)):
+    if overlay is None and (
+        "torch" not in source.text or ("istributed" not in source.text and "DDP" not in source.text)
+    ):
         return []
     facts = collect(Project(source, overlay=overlay), converting=False)
     if not is_distributed(facts):

@@ -34,7 +34,12 @@ def with_importers(project: Project, changed: list[Source]) -> list[Source]:
 
 
 def _targets(project: Project, source: Source, changed: list[Source]) -> list[Source]:
-    return [t for stmt in _imports(source) for t in _named(project, source, stmt) if t in changed and t is not project.entry and t is not source]
+    return [
+        t
+        for stmt in _imports(source)
+        for t in _named(project, source, stmt)
+        if t in changed and t is not project.entry and t is not source
+    ]
 
 
 def _imports(source: Source) -> list[Import]:
@@ -92,4 +97,3 @@ def _plain(source: Source, alias: cst.ImportAlias, suffix: str) -> Edit:
         )
     bound = "" if alias.asname is not None else f" as {name}"
     return Replace(source, alias.name, f"{name}{suffix}{bound}")
-

@@ -125,6 +125,8 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
     for loop in over:
         if loop.problem:
             return loop.problem
+        if loop.reduces:
+            continue
         if not loop.peeks and not any(a.read_after for a in loop.accumulators):
             return "nothing of it is added up"
     return "" if any(not loop.peeks for loop in over) else "only its first batch is looked at"

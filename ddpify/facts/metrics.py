@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,8 @@ class LoopFacts:
     problem: str = ""
     #: only the first batch is looked at
     peeks: bool = False
+    #: the script itself adds up over ranks where there are any (a helper with all_reduce)
+    reduces: bool = False
     #: why it is a sum over batches only, not over samples, "" where it is over samples
     per_batch: str = ""
     #: names that hold `len(loader)`, and calls of len(loader) that divide a result
@@ -83,9 +86,31 @@ def _analyse(facts: Facts, p: Pass, node: cst.For) -> LoopFacts:
     inside = {id(n) for n in walk(node.body)}
     events = [e for e in frame.events if id(e.node) in inside or id(e.stmt) in inside]
     _accumulators(facts, known, events, inside)
+    end = known.source.span(node.body).end
+    after = [e for e in frame.events if e.callee is not None and known.source.span(e.stmt).start >= end]
+    within = any(e.callee is not None and _meets(e.callee, set()) for e in events)
+    known.reduces = within or any(_meets(e.callee, set()) for e in after if e.callee is not None)
+    if known.reduces and not p.training:
+        known.problem = "a helper that the loop calls meets the other ranks in each batch" if within else ""
+        return known
     if not p.training:
         known.problem = _problem(facts, known, events, inside)
     return known
+
+
+def _meets(frame: Frame, seen: set[int]) -> bool:
+    """Whether a function of the project reaches a collective."""
+    if id(frame) in seen:
+        return False
+    seen.add(id(frame))
+    return any(
+        (e.kind == "external" and _COLLECTIVE.fullmatch(e.name) is not None)
+        or (e.callee is not None and _meets(e.callee, seen))
+        for e in frame.events
+    )
+
+
+_COLLECTIVE = re.compile(r"torch\.distributed\.(\w+\.)*(all_reduce|reduce|all_gather\w*|gather\w*|barrier|broadcast\w*)")
 
 
 def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int]) -> None:

@@ -11,7 +11,7 @@ from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.methods import PREPARES
 from ddpify.facts.placing import common_block, in_block, steps
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Class, Instance, Module, Thing, Wrapped, modules
+from ddpify.facts.values import Class, Instance, Module, Parameters, Thing, Wrapped, modules
 from ddpify.source import Source
 
 
@@ -153,7 +153,11 @@ def _variable(flow: Flow, frame: Frame, name: str) -> tuple[Frame, str, list[Eve
 
 
 def _prepares(event: Event, module: Module) -> bool:
-    """`.to(...)`, `load_state_dict`, or something that looks at the raw module (`summary(model)`)."""
+    """`.to(...)`, `load_state_dict`, freezing, initialising, or something that looks at the raw module (`summary(model)`)."""
+    if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
+        return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
+    if event.kind == "external" and event.name.startswith("torch.nn.init."):
+        return any(isinstance(o, Parameters) and module in map(root, o.modules) for o in event.value)
     if event.kind == "method" and event.name in PREPARES and event.obj is not None:
         return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
     if event.kind == "external" or (event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None):

@@ -19,7 +19,9 @@ def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
         return (Replace(raw.source, raw.node, f"({code} if {raw.test} else {code}.module)"),)
     if not raw.both:
         return (Append(raw.source, raw.node, ".module"),)
-    return Surround(raw.source, raw.node, f"{facts.names_of(raw.source)['unwrap']}(", ")"), AddHelper(raw.source, "unwrap")
+    return Surround(raw.source, raw.node, f"{facts.names_of(raw.source)['unwrap']}(", ")"), AddHelper(
+        raw.source, "unwrap"
+    )
 
 
 def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) -> Iterator[Finding]:

@@ -96,6 +96,13 @@ class EvaluationNotExact(Rule):
                     *self.deal(facts, e),
                     reason=f"{e.reason}: each batch stays as it was, and is counted once",
                 )
+            elif e.mode == "all" and any(lp.reduces for lp in e.loops):
+                yield self.finding(
+                    e.known.source,
+                    e.known.call,
+                    f"the evaluation over `{name}` reduces over ranks by itself, and could not be shared out: {e.reason}",
+                    refuse=True,
+                )
             elif e.mode == "sample":
                 yield self.finding(
                     e.known.source,

@@ -150,7 +150,9 @@ class LoaderWithoutSampler(Rule):
         options = ""
         if known.splat_shuffles and known.splat is not None:
             options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'
-        elif known.shuffle is not None and (known.shuffles is None or source.code(known.shuffle) not in ("True", "False", "1", "0")):
+        elif known.shuffle is not None and (
+            known.shuffles is None or source.code(known.shuffle) not in ("True", "False", "1", "0")
+        ):
             options = f", shuffle={source.code(known.shuffle)}"
         elif known.shuffles is False:
             options = ", shuffle=False"

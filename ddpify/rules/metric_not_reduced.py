@@ -80,6 +80,8 @@ class MetricNotReduced(Rule):
             if id(loop.node) in done or not facts.editable(loop.source) or not (loop.training or loop.loader in shared):
                 continue
             done.add(id(loop.node))
+            if loop.reduces:
+                continue  # the script's own helper does it
             test = self.phase(facts, loop)
             if test is None:
                 yield self.finding(
@@ -150,7 +152,9 @@ class MetricNotReduced(Rule):
     def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
         """Sums of batch means: what one process would have added up over the global batches."""
         names = ", ".join(a.target for a in means)
-        line = f"{names if len(means) > 1 else f'[{names}]'} = {facts.names_of(loop.source)['all_reduce_mean']}({names})"
+        line = (
+            f"{names if len(means) > 1 else f'[{names}]'} = {facts.names_of(loop.source)['all_reduce_mean']}({names})"
+        )
         quoted = " and ".join(f"`{a.target}`" for a in means)
         edits = (
             InsertAfter(loop.source, loop.node, (line,)),
@@ -211,7 +215,11 @@ class MetricNotReduced(Rule):
         if any(a.tensor for a in sums):
             options.add("tensor")
         if isinstance(setup, SetUp):
-            options |= {name for name, on in (("cpu", not setup.cuda), ("accelerator", setup.accelerator), ("either", setup.either)) if on}
+            options |= {
+                name
+                for name, on in (("cpu", not setup.cuda), ("accelerator", setup.accelerator), ("either", setup.either))
+                if on
+            }
         return frozenset(options)
 
     def denominators(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:

@@ -85,7 +85,9 @@ class ModelNotWrapped(Rule):
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
                 ids = self.device_ids(facts, w)
-                edit = InsertAfter(w.source, w.after, (f"{w.target} = {facts.names_of(w.source)['DDP']}({w.target}{ids})",))
+                edit = InsertAfter(
+                    w.source, w.after, (f"{w.target} = {facts.names_of(w.source)['DDP']}({w.target}{ids})",)
+                )
                 yield self.finding(
                     w.source,
                     w.after,

@@ -71,7 +71,11 @@ class ProcessGroupNotInitialized(Rule):
                 refuse=True,
             )
             return
-        options = {name for name, on in (("accelerator", setup.accelerator), ("cpu", not setup.cuda), ("either", setup.either)) if on}
+        options = {
+            name
+            for name, on in (("accelerator", setup.accelerator), ("cpu", not setup.cuda), ("either", setup.either))
+            if on
+        }
         edits, more, why = self.place(facts, setup)
         options |= more
         yield self.finding(

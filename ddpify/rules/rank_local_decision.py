@@ -80,7 +80,9 @@ class RankLocalDecision(Rule):
                 done.add((id(bind.stmt), bind.name))
                 known = data_of(bind.value)
                 number = known is not None and known.form in ("int", "float", "number", "bool", "str")
-                helper = AddHelper(bind.frame.source, "broadcast_value", frozenset() if number else frozenset({"tensor"}))
+                helper = AddHelper(
+                    bind.frame.source, "broadcast_value", frozenset() if number else frozenset({"tensor"})
+                )
                 text = f"{bind.name} = {facts.names_of(bind.frame.source)['broadcast_value']}({bind.name})"
                 yield self.finding(
                     bind.frame.source,

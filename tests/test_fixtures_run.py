@@ -1,0 +1,267 @@
+"""Each fixture and its conversion, run on ranks: they end alike, print alike and leave the same files."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpify.verify import verify
+from ddpify.verify.checks import Status, run_checks
+from tests.cases import CONVERTED, Case, conversion, each
+from tests.ranks import Job, JobResult, run_batch
+from tests.variants import renamed
+
+pytestmark = pytest.mark.torchrun
+
+RUN = tuple(case for case in CONVERTED if case.run)
+ALONE = tuple(case for case in RUN if not case.needs)
+AGAIN = tuple(case for case in RUN if case.again)
+#: who runs, by the name of its folder: the original, the conversion under plain python, the conversion on ranks
+ORIGINAL, PLAIN, ONE, TWO, THREE = "original", "plain", "one", "two", "three"
+WORLDS = {ORIGINAL: 0, PLAIN: 0, ONE: 1, TWO: 2, THREE: 3}
+
+
+class Runs:
+    """The results of all runs, and the folders that they ran in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.results: dict[tuple[str, str], JobResult] = {}
+
+    def job(self, case: Case, who: str, args: Sequence[str] | None = None) -> Job:
+        folder = self.root / case.name
+        script = folder / ("original.py" if who == ORIGINAL else "converted.py")
+        folder.mkdir(exist_ok=True)
+        script.write_bytes(case.before.read_bytes() if who == ORIGINAL else conversion(case).data)
+        cwd = self.folder(case, who)
+        cwd.mkdir(exist_ok=True)
+        return Job(script, case.args if args is None else args, world=WORLDS[who], cwd=cwd)
+
+    def run(self, wanted: Sequence[tuple[Case, str]]) -> Runs:
+        jobs = [self.job(case, who) for case, who in wanted]
+        for (case, who), result in zip(wanted, run_batch(jobs, timeout=90), strict=True):
+            self.results[case.name, who] = result
+        return self
+
+    def folder(self, case: Case, who: str) -> Path:
+        return self.root / case.name / who
+
+    def of(self, case: Case, who: str) -> JobResult:
+        """A run that ended well."""
+        result = self.results[case.name, who]
+        assert result.ok, last_words(result)
+        return result
+
+    def files(self, case: Case, who: str) -> set[str]:
+        folder = self.folder(case, who)
+        return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if "__pycache__" not in p.parts}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Every fixture alone, its conversion under plain python and on two ranks: torch is imported once."""
+    wanted = [(case, who) for case in RUN for who in (ORIGINAL, PLAIN, TWO) if who != ORIGINAL or not case.needs]
+    return Runs(tmp_path_factory.mktemp("fixtures")).run(wanted)
+
+
+@pytest.fixture(scope="module")
+def more_runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The conversions on one and three ranks, for `make test-all`."""
+    return Runs(tmp_path_factory.mktemp("worlds")).run([(case, who) for case in RUN for who in (ONE, THREE)])
+
+
+def last_words(result: JobResult) -> str:
+    return "\n".join(f"rank {i}: {' '.join(r.stderr.splitlines()[-3:])}" for i, r in enumerate(result.ranks))
+
+
+def check_properties(result: JobResult) -> None:
+    failed = [r for r in run_checks(result.trace) if r.status is Status.FAILED]
+    assert not failed, "\n".join(f"{r.name}: {r.sentence}" for r in failed)
+
+
+def held(result: JobResult) -> set[str]:
+    return {r.name for r in run_checks(result.trace) if r.status is Status.HELD}
+
+
+#: held on any two ranks of a script that trains; the others depend on what it prints, saves and shuffles
+ALWAYS = {"ends_in_time", "wrapped", "parameters_equal", "same_step_count", "group_destroyed", "printed_once"}
+
+
+@each(RUN)
+def test_properties_hold_on_two_ranks(case: Case, runs: Runs) -> None:
+    result = runs.of(case, TWO)
+    check_properties(result)
+    assert held(result) >= ALWAYS
+
+
+def test_every_property_was_tried_by_some_fixture(runs: Runs) -> None:
+    tried = set().union(*(held(runs.results[case.name, TWO]) for case in RUN))
+    assert tried == {r.name for r in run_checks(runs.results[RUN[0].name, TWO].trace)} - {"device_bound"}  # needs GPUs
+
+
+# ---- what is printed -------------------------------------------------------------------------------------
+
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]?\d+)?|\binf\b|\bnan\b)%?")
+
+
+def kinds(output: str, case: Case) -> list[str]:
+    """The lines that are printed whatever the numbers are, without the numbers."""
+    lines = [" ".join(NUMBER.sub("#", line).split()) for line in output.splitlines()]
+    return [line for line in lines if not (case.sometimes and re.search(case.sometimes, line))]
+
+
+@each(ALONE)
+def test_rank_zero_prints_what_the_original_prints(case: Case, runs: Runs) -> None:
+    before, after = runs.of(case, ORIGINAL).ranks[0], runs.of(case, TWO).ranks[0]
+    # a line for every k batches comes less often: there are fewer batches
+    assert list(dict.fromkeys(kinds(after.stdout, case))) == list(dict.fromkeys(kinds(before.stdout, case)))
+
+
+@each(ALONE)
+def test_plain_python_prints_what_the_original_prints(case: Case, runs: Runs) -> None:
+    before, after = runs.of(case, ORIGINAL).ranks[0], runs.of(case, PLAIN).ranks[0]
+    assert kinds(after.stdout, case) == kinds(before.stdout, case)
+    if "DistributedSampler(" not in conversion(case).text or "shuffle=False)" in conversion(case).text:
+        assert after.stdout == before.stdout
+
+
+@each(RUN)
+def test_other_ranks_print_nothing(case: Case, runs: Runs) -> None:
+    assert runs.of(case, TWO).ranks[1].stdout == ""
+
+
+@each(RUN)
+def test_nothing_is_warned_of(case: Case, runs: Runs) -> None:
+    """What a rank says on standard error, the original says too (numbers and places taken out)."""
+    told = {_without_places(line) for r in runs.of(case, TWO).ranks for line in r.stderr.splitlines()}
+    if case in ALONE:
+        told -= {_without_places(line) for line in runs.of(case, ORIGINAL).ranks[0].stderr.splitlines()}
+    assert not told
+
+
+def _without_places(line: str) -> str:
+    return NUMBER.sub("#", re.sub(r"\S*(original|converted)\.py", "", line))
+
+
+# ---- what is left -----------------------------------------------------------------------------------------
+
+
+@each(ALONE)
+def test_the_same_files_are_left(case: Case, runs: Runs) -> None:
+    before = runs.files(case, ORIGINAL)
+    assert runs.files(case, TWO) == before
+    assert runs.files(case, PLAIN) == before
+
+
+def contents(path: Path) -> Any:
+    """What torch.save wrote, each tensor as its dtype and shape; None for what is no such file."""
+    torch: Any = importlib.import_module("torch")
+    try:
+        return _shape(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception:  # a whole model, numpy, JSON: the names of files are all that is compared
+        return None
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shape(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shape(v) for v in value]
+    return (str(value.dtype), tuple(value.shape)) if hasattr(value, "dtype") else type(value).__name__
+
+
+@each(ALONE)
+def test_checkpoints_have_the_keys_and_shapes_of_the_original(case: Case, runs: Runs) -> None:
+    before, after = runs.folder(case, ORIGINAL), runs.folder(case, TWO)
+    for name in runs.files(case, ORIGINAL):
+        if (before / name).is_file():
+            assert contents(after / name) == contents(before / name), name
+
+
+@pytest.fixture(scope="module")
+def resumed(runs: Runs) -> dict[tuple[str, str], JobResult]:
+    """Each script once more, in the folder that the other one left."""
+    wanted = [(case, who, where) for case in AGAIN for who, where in ((ORIGINAL, TWO), (TWO, ORIGINAL))]
+    jobs = [
+        dataclasses.replace(runs.job(case, who, case.again), cwd=runs.folder(case, where))
+        for case, who, where in wanted
+    ]
+    results = run_batch(jobs, timeout=90)
+    return {(case.name, who): result for (case, who, _), result in zip(wanted, results, strict=True)}
+
+
+@each(AGAIN)
+def test_each_goes_on_from_the_files_of_the_other(case: Case, resumed: dict[tuple[str, str], JobResult]) -> None:
+    before, after = resumed[case.name, ORIGINAL], resumed[case.name, TWO]
+    assert before.ok, before.ranks[0].stderr
+    assert after.ok, last_words(after)
+    check_properties(after)
+    assert kinds(after.ranks[0].stdout, case) == kinds(before.ranks[0].stdout, case)
+    assert "# again" not in before.ranks[0].stdout
+
+
+# ---- the names of the variants -----------------------------------------------------------------------------
+
+
+def test_a_renamed_script_does_the_same(tmp_path: Path) -> None:
+    """The renaming that test_properties.py relies on changes no behaviour."""
+    cases = [
+        case for case in ALONE if case.name in ("average_meter", "plateau_early_stopping", "trainer_class_json_log")
+    ]
+    jobs = []
+    for case in cases:
+        text = conversion(case).source.text
+        for name, written in (("as_it_is", text), ("renamed", renamed(text))):
+            script = tmp_path / f"{case.name}_{name}.py"
+            script.write_text(written)
+            (tmp_path / script.stem).mkdir()
+            jobs.append(Job(script, case.args, world=0, cwd=tmp_path / script.stem))
+    results = run_batch(jobs)
+    for case, before, after in zip(cases, results[::2], results[1::2], strict=True):
+        assert before.ok, case.name
+        assert after.ok, after.ranks[0].stderr
+        assert after.ranks[0].stdout == before.ranks[0].stdout
+
+
+# ---- real torchrun ------------------------------------------------------------------------------------------
+
+
+def check_under_torchrun(case: Case, tmp_path: Path, nproc: int) -> None:
+    script = tmp_path / "train_ddp.py"
+    script.write_bytes(conversion(case).data)
+    report = verify(script, args=case.args, nproc=nproc, timeout=120)
+    assert report.ok, report.failure
+    assert {r.name for r in report.results if r.status is Status.HELD} >= (ALWAYS if nproc > 1 else {"wrapped"})
+
+
+HANDFUL = tuple(c for c in RUN if c.name in ("argparse_functions", "crlf", "trainer_class_gpu_id"))
+
+
+@each(HANDFUL)
+def test_under_torchrun(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_under_torchrun(case, tmp_path, 2)
+
+
+@pytest.mark.slow
+@each(c for c in RUN if c not in HANDFUL)
+def test_all_under_torchrun(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_under_torchrun(case, tmp_path, 2)
+
+
+@pytest.mark.slow
+@each(RUN)
+@pytest.mark.parametrize("who", [ONE, THREE])
+def test_properties_hold_on_other_worlds(case: Case, who: str, more_runs: Runs) -> None:
+    result = more_runs.of(case, who)
+    check_properties(result)
+    if who == THREE:
+        assert held(result) >= ALWAYS
+        assert [r.stdout for r in result.ranks[1:]] == ["", ""]
