@@ -22,7 +22,11 @@ FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "convert"
 
 @dataclass(frozen=True)
 class Case:
-    """One folder of fixtures/convert. `sometimes`: a pattern of the lines whose printing depends on the numbers."""
+    """One folder of fixtures/convert.
+
+    `sometimes` is a pattern of the lines whose printing or text depends on the numbers. `in_order` is false where the
+    conversion cannot repeat the original's numbers even when nothing is shuffled (the reason stands in case.toml).
+    """
 
     folder: Path
     ends: str
@@ -32,6 +36,7 @@ class Case:
     again: tuple[str, ...] = ()
     needs: str = ""
     sometimes: str = ""
+    in_order: bool = True
     shape_of: str = ""
 
     @property

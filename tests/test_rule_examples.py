@@ -51,4 +51,4 @@ def test_conversion(rule: type[Rule], case: Converts) -> None:
     for line in case.drops:
         assert line in case.before, "what is not in the script cannot be dropped"
         assert line not in conversion.text
-    assert rule.code in {f.code for f in (*conversion.plan.findings, *conversion.plan.notes)}
+    assert rule.code in {f.code for f in (*conversion.plan.findings, *conversion.plan.left, *conversion.plan.notes)}

@@ -1,0 +1,79 @@
+"""Flow and loops in, an answer out: does a number come from this rank's own batches, the clock or chance, and from nothing shared?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.metrics import LoopFacts, loop_facts
+from ddpify.facts.roles import loaders_in
+from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader, origins
+from ddpify.source import children
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+_DEPTH = 6
+
+
+class Locality:
+    """Which values are one rank's own once the planned reductions stand behind the loops."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
+        self.reduced = {(id(lp.node), a.target) for lp in loops for a in lp.accumulators if a.fresh and a.read_after}
+        self.training = set(facts.roles.training_loaders)
+        self.binds: dict[tuple[int, str], list[Event]] = {}
+        for e in facts.flow.log.of("bind"):
+            self.binds.setdefault((id(e.frame), e.name), []).append(e)
+
+    def batch_loops(self, loops: tuple[Loop, ...]) -> list[Loop]:
+        """The loops over training loaders among some."""
+        return [lp for lp in loops if any(isinstance(o, Loader) and o in self.training for o in loaders_in(lp.iterates))]
+
+    def is_local(self, node: cst.CSTNode, frame: Frame, depth: int = _DEPTH) -> bool:
+        """Whether an expression is computed from a batch of this rank, from the clock or from chance."""
+        if depth == 0 or not self.may_be(node):
+            return False
+        if isinstance(node, cst.Name):
+            return any(self.bound_locally(e, frame, depth) for e in self.binds.get((id(frame), node.value), ()))
+        if isinstance(node, cst.Call):
+            inner = [e.callee for e in frame.events if e.kind == "call" and e.node is node and e.callee is not None]
+            for callee in inner:
+                for e in callee.events:
+                    value = getattr(e.stmt, "value", None) if e.kind == "return" else None
+                    if isinstance(value, cst.CSTNode) and self.is_local(value, callee, depth - 1):
+                        return True
+            if inner:
+                return False
+            if any(isinstance(o, FromWorld) for o in origins(self.facts.flow.values.get(node, ()))) and not node.args:
+                return True  # time.time()
+        return any(self.is_local(child, frame, depth) for child in children(node))
+
+    def may_be(self, node: cst.CSTNode) -> bool:
+        """Whether the flow saw a batch, the clock or chance in a value at all (nodes that hold no value are looked into)."""
+        value = self.facts.flow.values.get(node)
+        if value is None:
+            return True
+        return any(isinstance(o, (FromBatch, FromForward, FromWorld)) for o in origins(value))
+
+    def bound_locally(self, bind: Event, frame: Frame, depth: int) -> bool:
+        loops = self.batch_loops(bind.loops)
+        value = getattr(bind.stmt, "value", None)
+        if loops:
+            if any((id(lp.node), bind.name) in self.reduced for lp in loops):
+                return False
+            read = [o.loader for o in origins(bind.value) if isinstance(o, FromBatch)]
+            if read and not any(loader in self.training for loader in read):
+                return False  # an evaluation in the middle of training: other rules see to it
+            return bool(read) or any(isinstance(o, FromForward) for o in origins(bind.value))
+        return isinstance(value, cst.CSTNode) and self.is_local(value, frame, depth - 1)
+
+
+def locality(facts: Facts) -> Locality:
+    """The answers, shared by the rules."""
+    found: Locality = facts.cached("locality", Locality)  # type: ignore[assignment]
+    return found

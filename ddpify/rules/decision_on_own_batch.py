@@ -1,0 +1,111 @@
+"""DDP506: loops and schedules that go by one rank's own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, Edit, Surround
+from ddpify.facts import Facts
+from ddpify.facts.frames import Event
+from ddpify.facts.locality import Locality, locality
+from ddpify.facts.values import Scheduler
+from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.source import Source
+
+
+class DecisionOnOwnBatch(Rule):
+    """A rank leaves a loop, or changes its learning rate, because of its own batches.
+
+    ## What it does
+    Finds `break`, `continue`, `return` and `while` tests, and `scheduler.step(value)`, that depend on a loss of this rank's last batch or on
+    the clock.
+
+    ## Why is this bad?
+    One rank stops and the others wait for it in the next backward: the job hangs. A learning rate that differs makes the replicas drift
+    apart, silently.
+
+    ## Edit
+    Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch loop it is left for
+    you: there all ranks have to agree before the backward of that batch.
+    """
+
+    code = "DDP506"
+    references = ("https://github.com/speechbrain/speechbrain/issues/1939", "https://github.com/Lightning-AI/pytorch-lightning/issues/5243")
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(9):
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    loss.backward()
+                    optimizer.step()
+                if loss.item() < 0.01:
+                    break
+            """,
+            gives=("    if broadcast_value(loss.item() < 0.01):",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            return
+        known = locality(facts)
+        done: set[int] = set()
+        for e in facts.flow.log.events:
+            if e.seq >= facts.flow.main_end:
+                return
+            if e.kind in ("break", "continue", "return"):
+                yield from self.exits(facts, known, e, done)
+            elif e.kind == "method" and e.name == "step" and isinstance(e.obj, Scheduler) and isinstance(e.node, cst.Call):
+                for arg in e.node.args[:1]:
+                    if id(arg.value) not in done and known.is_local(arg.value, e.frame):
+                        done.add(id(arg.value))
+                        yield from self.shared(facts, e.frame.source, arg.value, "a schedule that all ranks have to follow")
+            elif e.kind == "loop" and isinstance(e.node, cst.While) and id(e.node) not in done and self.trains(facts, e):
+                done.add(id(e.node))
+                if not known.batch_loops(e.loops) and known.is_local(e.node.test, e.frame):
+                    yield from self.shared(facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once")
+
+    def exits(self, facts: Facts, known: Locality, e: Event, done: set[int]) -> Iterator[Finding]:
+        """A way out of a loop that trains, under a test of this rank's own numbers."""
+        loops = [lp for lp in e.loops if isinstance(lp.node, (cst.For, cst.While))]
+        if not loops or not any(self.inside(facts, lp.node) for lp in loops):
+            return
+        inner = set(e.frame.source.ancestors(e.stmt))
+        for test in (u for u in e.under if isinstance(u, cst.If) and u in inner):
+            within = any(lp.node in set(e.frame.source.ancestors(test)) for lp in loops)
+            if not within or id(test) in done or not known.is_local(test.test, e.frame):
+                continue
+            done.add(id(test))
+            code = e.frame.source.code(test.test)
+            if known.batch_loops(e.loops):
+                yield self.finding(
+                    e.frame.source,
+                    test,
+                    f"`{code}` is this rank's own, and `{e.kind}` under it makes this rank do another number of steps than the others",
+                    left="let all ranks agree before the backward: all_reduce the condition (MAX), then take the same way",
+                )
+            else:
+                yield from self.shared(facts, e.frame.source, test.test, f"`{e.kind}` has to happen on all ranks at once")
+
+    def inside(self, facts: Facts, node: cst.CSTNode) -> bool:
+        return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)
+
+    def trains(self, facts: Facts, e: Event) -> bool:
+        return self.inside(facts, e.node)
+
+    def shared(self, facts: Facts, source: Source, node: cst.BaseExpression, reason: str) -> Iterator[Finding]:
+        if not facts.editable(source):
+            return
+        code = source.code(node).split("\n")[0]
+        edit: Edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", ")")
+        helper = AddHelper(source, "broadcast_value", frozenset({"tensor"}))
+        yield self.finding(source, node, f"all ranks go by rank 0's `{code}`", edit, helper, reason=reason)

@@ -1,0 +1,67 @@
+"""DDP507: schedules counted in one process's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.externals import role_of
+from ddpify.facts.values import FromLength, Loader, origins
+from ddpify.rules._base import Converts, Finding, Rule, Severity
+
+
+class ScheduleFromDataset(Rule):
+    """A schedule counts the steps that one process would make.
+
+    ## What it does
+    Finds learning rate schedulers whose length is computed from `len(dataset)` (divided by a batch size) instead of the loader's length.
+
+    ## Why is this bad?
+    With N ranks each makes one N-th of these steps: a warm-up lasts N times as long, a decay never ends.
+
+    ## When not
+    `len(loader)` of the sharded loader is the number of steps that a rank makes: such a schedule needs no change.
+    """
+
+    code = "DDP507"
+    severity = Severity.INFO
+    references = ("https://github.com/huggingface/accelerate/issues/385",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            loader = DataLoader(data, batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=3 * len(data) // 2)
+            for epoch in range(3):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+                    schedule.step()
+            """,
+            gives=("total_steps=3 * len(data) // 2)",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            return
+        for e in facts.flow.log.of("external"):
+            if role_of(e.name) != "scheduler" or not isinstance(e.node, cst.Call) or e.seq >= facts.flow.main_end:
+                continue
+            for arg in e.node.args:
+                known = [o for o in origins(facts.flow.values.get(arg.value, ())) if isinstance(o, FromLength)]
+                if known and not any(isinstance(o.of, Loader) for o in known):
+                    code = e.frame.source.code(arg.value).split("\n")[0]
+                    yield self.finding(
+                        e.frame.source,
+                        arg,
+                        f"the schedule counts the steps of one process (`{code}` comes from the length of a dataset)",
+                        left="count the steps of a rank: use len(loader) of the training loader",
+                    )
