@@ -14,6 +14,7 @@ from ddpify.facts.roles import EpochLoop, expression_for, loop_name
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import FromBatch, Iteration, Loader, Sampler, constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.source import Source
 
 
 class MissingSetEpoch(Rule):
@@ -141,6 +142,10 @@ class MissingSetEpoch(Rule):
                 reason="the order of a DistributedSampler depends on its epoch",
             )
             return
+        counted = self.by_passes(facts, epoch)
+        if counted is not None:
+            yield counted
+            return
         yield self.finding(
             epoch.loop.frame.source,
             node,
@@ -149,7 +154,29 @@ class MissingSetEpoch(Rule):
             left="call loader.sampler.set_epoch(epoch) at the head of each epoch",
         )
 
-    def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.For) -> cst.CSTNode | None:
+    def by_passes(self, facts: Facts, epoch: EpochLoop) -> Finding | None:
+        """`while True:` around the loader: nothing counts the epochs, so the sampler does."""
+        assert epoch.loop is not None
+        node = epoch.loop.node
+        for at, (frame, stmt) in enumerate(epoch.way):
+            loader = self.loader_in(facts, epoch, frame, node if at == 0 else None)
+            if not facts.editable(frame.source) or loader is None or self.made_inside(facts, epoch, node) is not None:
+                continue
+            place = first_statement(node) if at == 0 and isinstance(node, (cst.For, cst.While)) else statement_of(frame.source, stmt)
+            return self.passes(frame.source, place, loader)
+        return None
+
+    def passes(self, source: Source, place: cst.CSTNode, loader: str) -> Finding:
+        line = f"{loader}.sampler.set_epoch({loader}.sampler.epoch + 1)"
+        return self.finding(
+            source,
+            place,
+            f"`{loader}` is shuffled anew in every pass",
+            InsertBefore(source, place, (line,)),
+            reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
+        )
+
+    def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.CSTNode) -> cst.CSTNode | None:
         """The loop statement over the loader, where the loader is made anew in each epoch."""
         call = epoch.loader.call
         source = epoch.loader.site.source
@@ -192,6 +219,16 @@ class MissingSetEpoch(Rule):
                 for e in facts.roles.backwards
                 for o in getattr(e.value[0], "origins", ())
             ):
+                found = False
+                for e in facts.flow.log.of("external"):
+                    if e.name != "builtins.iter" or loader not in e.value or not facts.editable(e.frame.source):
+                        continue
+                    name = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(loader, e.frame, facts.flow)
+                    if name is not None:
+                        found = True
+                        yield self.passes(e.frame.source, statement_of(e.frame.source, e.node), name)
+                if found:
+                    continue
                 yield self.finding(
                     known.source,
                     known.call,
@@ -213,6 +250,6 @@ def counts(facts: Facts, node: cst.For) -> bool:
     return any(n.endswith("count") for n in called)
 
 
-def first_statement(node: cst.For) -> cst.CSTNode:
+def first_statement(node: cst.For | cst.While) -> cst.CSTNode:
     first = node.body.body[0]
     return first.body[0] if isinstance(first, cst.SimpleStatementLine) else first
