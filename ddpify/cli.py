@@ -83,6 +83,8 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     The report goes to standard error.
     """
     wish = Wish(script, **asked)
+    if wish.in_place and script.suffix == ".ipynb":
+        raise DdpifyError(f"{script}: a notebook is not changed in place; write the script with -o OUT.py")
     wish.check_usage()
     from ddpify.convert import convert_source
     from ddpify.report import Report

@@ -296,6 +296,3 @@ def self_check(conversion: Conversion) -> None:
         known = {(f.code, f.source.code(f.node)) for f in conversion.plan.left}
         if finding.severity is Severity.WARNING and (finding.code, finding.source.code(finding.node)) not in known:
             conversion.plan.left.append(finding)
-
-
-__all__ = ["NEEDS", "Changed", "Conversion", "convert", "convert_source"]

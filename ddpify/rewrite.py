@@ -170,8 +170,7 @@ class Rewriter:
                     return
         hits = [a for a in args if a.keyword is not None and a.keyword.value in (edit.name, *edit.replaces)]
         if hits:
-            span = self.argument_span(hits[0])
-            self.change(span[0], span[1], new)
+            self.change(*self.argument_span(hits[0]), new)
             for extra in hits[1:]:
                 self.drop_argument(edit.node, extra)
             return
@@ -383,7 +382,7 @@ class Rewriter:
         """The statement directly before, in the same block."""
         parent = self.source.parents.get(stmt)
         if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
-            at = list(parent.body).index(stmt)  # type: ignore[arg-type]
+            at = next(i for i, small in enumerate(parent.body) if small is stmt)
             if at:
                 return parent.body[at - 1]
             if isinstance(parent, cst.SimpleStatementSuite):

@@ -10,12 +10,12 @@ import re
 import sys
 import tokenize
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from ddpify.errors import DdpifyError
 
@@ -109,7 +109,7 @@ class Source:
         self._starts = [0, *(m.end() for m in _NEWLINE.finditer(self.text))]
 
     @functools.cached_property
-    def _positions(self) -> object:
+    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
         return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     @functools.cached_property
@@ -126,7 +126,7 @@ class Source:
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a node stands, white space and comments before it left out."""
-        place = self._positions[node]  # type: ignore[index]
+        place = self._positions[node]
         return Span(
             self.line_start(place.start.line) + place.start.column,
             min(len(self.text), self.line_start(place.end.line) + place.end.column),
@@ -194,10 +194,10 @@ def check_compiles(source: Source) -> None:
 
 def read_source(path: Path) -> Source:
     """Read a file; every way in which that can fail is one sentence."""
-    if path.suffix == ".ipynb":
-        raise DdpifyError(
-            f"{path}: a notebook; turn it into a script first (`jupyter nbconvert --to script {path.name}`), then convert that"
-        )
+    if path.suffix == ".ipynb" and path.is_file():
+        from ddpify.notebook import read_notebook
+
+        return read_notebook(path)
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -141,7 +141,9 @@ def _order(loader: Loader) -> str:
         return "it has a sampler"
     shuffle = loader.arguments.get("shuffle", (Const(False),))
     known = {o.value for o in shuffle if isinstance(o, Const)}
-    return {(True,): "shuffled", (False,): "not shuffled"}.get(tuple(known), "shuffled or not, decided at run time")  # type: ignore[arg-type]
+    if known not in ({True}, {False}):
+        return "shuffled or not, decided at run time"
+    return "shuffled" if True in known else "not shuffled"
 
 
 def _evaluation_loaders(facts: Facts) -> Iterator[Row]:

@@ -116,15 +116,6 @@ def test_find_relative(importer: str, name: str, level: int, file: str | None, t
     assert (found.path.relative_to(tmp_path) if found else None) == (Path(file) if file else None)
 
 
-def test_more_roots(tmp_path: Path) -> None:
-    project = write(tmp_path / "scripts", {"train.py": ""})
-    write(tmp_path / "src", {"nets.py": ""})
-    assert project.find("nets") is None
-    found = Project(project.entry, (tmp_path / "src",)).find("nets")
-    assert found is not None
-    assert found.path == tmp_path / "src" / "nets.py"
-
-
 def test_files_are_read_once_and_only_when_asked_for(tmp_path: Path) -> None:
     project = write(tmp_path, TREE)
     assert names(project) == ["train.py"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import libcst as cst
 
@@ -14,6 +16,8 @@ from ddpify.facts.wraps import NoWrapPoint, WrapPoint, find_wraps
 from ddpify.helpers import Names, names_for
 from ddpify.project import Project
 from ddpify.source import Source
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -73,11 +77,10 @@ class Facts:
         """The flow as it will be once the models are wrapped (the flow as it is, where nothing will be wrapped)."""
         if not self.converting or not self.wrap_points:
             return self.flow
-        flow = Flow(self.project)
-        flow.inserted = {}
+        wrapped: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         for point in self.wrap_points:
-            flow.inserted.setdefault(point.after, []).append(cst.parse_expression(point.target))
-        return flow.run()
+            wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
+        return Flow(self.project, inserted=wrapped).run()
 
     @functools.cached_property
     def after_roles(self) -> Roles:
@@ -95,13 +98,13 @@ class Facts:
             found.setdefault(e.name, []).append(e)
         return found
 
-    def cached(self, key: str, make: object) -> object:
+    def cached(self, key: str, make: Callable[[Facts], T]) -> T:
         """A fact that several rules share, computed once."""
         store = self.__dict__.setdefault("_store", {})
         if key not in store:
-            assert callable(make)
             store[key] = make(self)
-        return store[key]
+        found: T = store[key]
+        return found
 
 
 def collect(project: Project, *, converting: bool, global_batch: str = "scale") -> Facts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from ddpify.facts.externals import makes_module, role_of
@@ -16,7 +18,6 @@ from ddpify.facts.values import (
     Ext,
     Func,
     Instance,
-    Iteration,
     Method,
     Module,
     Obj,
@@ -24,7 +25,6 @@ from ddpify.facts.values import (
     Thing,
     Value,
     Wrapped,
-    constants,
     join,
     origins,
 )
@@ -191,7 +191,7 @@ class Calls(Library):
             self.stack.pop()
             self.stmt, self.loops, self.under, self.grad = kept
 
-    def block(self, body: object, frame: Frame) -> bool:
+    def block(self, body: Sequence[cst.CSTNode], frame: Frame) -> bool:
         raise NotImplementedError
 
     def parameters(
@@ -223,7 +223,7 @@ class Calls(Library):
             extra = {k: v for k, (_, v) in named.items() if k not in every}
             key = (id(func.node), len(self.stack), "kwargs" + ",".join(sorted(extra)))
             held = self.sites.setdefault(
-                key, Dict(self.site(func.node, self.modules[self.project.entry]), items=dict(extra))
+                key, Dict(self.site(func.node, self.modules[self.project.entry]), items=dict(extra.items()))
             )
             values[p.star_kwarg.name.value] = (held,)
         return values, nodes
@@ -322,24 +322,12 @@ def assigned_names(node: cst.CSTNode) -> frozenset[str]:
     """The names that a function assigns, its inner functions left out."""
     found: set[str] = set()
     for inner in walk(node):
-        target = None
-        match inner:
-            case (
-                cst.AssignTarget(target=target)
-                | cst.AnnAssign(target=target)
-                | cst.AugAssign(target=target)
-                | cst.For(target=target)
-            ):
-                pass
-            case cst.AsName(name=target) | cst.NamedExpr(target=target):
-                pass
-        if target is not None:
-            found |= (
-                {n.value for n in walk(target) if isinstance(n, cst.Name)}
-                if not isinstance(target, (cst.Attribute, cst.Subscript))
-                else set()
-            )
+        if isinstance(inner, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)):
+            target: cst.CSTNode = inner.target
+        elif isinstance(inner, cst.AsName):
+            target = inner.name
+        else:
+            continue
+        if not isinstance(target, (cst.Attribute, cst.Subscript)):
+            found |= {n.value for n in walk(target) if isinstance(n, cst.Name)}
     return frozenset(found)
-
-
-__all__ = ["Calls", "Iteration", "constants"]

@@ -208,6 +208,3 @@ def _hides(func: cst.FunctionDef | cst.Lambda, name: str) -> bool:
         isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == name for i in n.names) for n in walk(func)
     )
     return not outer and name in assigned_names(func)
-
-
-__all__ = ["Definition", "Definitions", "argument_of", "definitions", "references", "references_in", "returns"]

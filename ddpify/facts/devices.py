@@ -126,9 +126,7 @@ def _form(
     parents = [next((a for a in source.ancestors(s) if isinstance(a, cst.If)), None) for s in stmts]
     first = parents[0]
     top = first
-    while top is not None and isinstance(source.parents.get(top), cst.If) and source.parents[top].orelse is top:  # type: ignore[attr-defined]
-        up = source.parents[top]
-        assert isinstance(up, cst.If)
+    while top is not None and isinstance(up := source.parents.get(top), cst.If) and up.orelse is top:
         top = up
     if top is not None and _only(top, stmts) and len(stmts) == 2 and isinstance(top.orelse, cst.Else):
         kinds = [_kinds(e.value) for e in events]
@@ -222,7 +220,7 @@ def fixed_devices(facts: Facts) -> list[FixedDevice]:
 
 def uses_cuda(facts: Facts) -> bool:
     """Whether the script ever asks for a GPU (or another accelerator)."""
-    choices: list[DeviceChoice] = facts.cached("device_choices", device_choices)  # type: ignore[assignment]
+    choices = facts.cached("device_choices", device_choices)
     if any(c.form not in ("cpu",) for c in choices):
         return True
     for e, value in device_uses(facts):

@@ -30,7 +30,7 @@ class Evaluation:
 
 def evaluations(facts: Facts) -> list[Evaluation]:
     """How each loader that is read without training can be shared."""
-    loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
+    loops = facts.cached("loops", loop_facts)
     found = [
         _evaluation(facts, loader, tuple(lp for lp in loops if lp.loader is loader))
         for loader in facts.roles.evaluation_loaders

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 
 from ddpify.facts.frames import Event, Frame, Log, Loop, Scope
 from ddpify.facts.values import (
-    NONE,
     UNKNOWN,
     Class,
     Const,
@@ -38,7 +39,6 @@ from ddpify.facts.values import (
     data_of,
     join,
     origins,
-    unique,
 )
 from ddpify.project import Project
 from ddpify.source import Source
@@ -214,7 +214,7 @@ class Expressions:
                 if inner is not None and name in inner.scope.names:
                     return inner.scope.names[name]
                 if inner is not None and name == "__dict__":
-                    return (Dict(self.site(node, frame), items=dict(inner.scope.names)),)
+                    return (Dict(self.site(node, frame), items=dict(inner.scope.names.items())),)
                 return self.submodule(obj, name)
             case Class():
                 return obj.member(name) or (Method(obj, name),)
@@ -391,7 +391,7 @@ class Expressions:
             form = "float"
         return (Data(form, combined(operator, a.agg, b.agg), known, tensor and a.on_cpu and b.on_cpu),)
 
-    def concatenated(self, parts: list[Obj], node: cst.CSTNode, frame: Frame) -> Value:
+    def concatenated(self, parts: Sequence[Obj], node: cst.CSTNode, frame: Frame) -> Value:
         if any(isinstance(p, Parameters) for p in parts):
             held = [m for p in parts if isinstance(p, Parameters) for m in p.modules]
             return self.made(node, frame, Parameters(self.site(node, frame), modules=tuple(dict.fromkeys(held))))
@@ -447,10 +447,10 @@ class Expressions:
 
     # -- containers -----------------------------------------------------------------------------------------
 
-    def sequence(self, node: cst.CSTNode, elements: object, frame: Frame) -> Value:
+    def sequence(self, node: cst.CSTNode, elements: Sequence[cst.BaseElement], frame: Frame) -> Value:
         held: list[Value] | None = []
         joined: Value = ()
-        for element in elements:  # type: ignore[attr-defined]
+        for element in elements:
             value = self.expr(element.value, frame)
             if isinstance(element, cst.StarredElement):
                 inner = join(*(self.element_of(o, node) for o in value))
@@ -468,13 +468,14 @@ class Expressions:
                 kept.elements = held
         return (kept,)
 
-    def dictionary(self, node: cst.Dict, elements: object, frame: Frame) -> Value:
+    def dictionary(self, node: cst.Dict, elements: Sequence[cst.BaseDictElement], frame: Frame) -> Value:
         made = Dict(self.site(node, frame))
-        for element in elements:  # type: ignore[attr-defined]
+        for element in elements:
             value = self.expr(element.value, frame)
             if isinstance(element, cst.StarredDictElement):
                 self.merge_dicts(made, value)
                 continue
+            assert isinstance(element, cst.DictElement)
             keys = constants(self.expr(element.key, frame))
             if keys is not None and len(keys) == 1:
                 made.items[keys[0]] = value
@@ -570,7 +571,8 @@ class Expressions:
             held = self.expr(node.value, inner)
             made: Obj = Dict(self.site(node, frame), joined=held, closed=False)
         else:
-            held = self.expr(node.elt, inner)  # type: ignore[attr-defined]
+            assert isinstance(node, cst.BaseSimpleComp)
+            held = self.expr(node.elt, inner)
             parameters = [o for o in held if isinstance(o, Parameters)]
             made = parameters[0] if parameters else Seq(self.site(node, frame), joined=held)
         self.unsure -= 1
@@ -740,6 +742,3 @@ def combined(operator: str, a: str, b: str) -> str:
     if pair == {"sum", "size"} and operator in ("Add", "Subtract"):
         return "sum"
     return "other"
-
-
-__all__ = ["NONE", "Expressions", "unique"]

@@ -43,6 +43,3 @@ def makes_dataset(event: Event, values: dict[cst.CSTNode, Value]) -> bool:
         return False
     given = [a.value for a in event.node.args if a.keyword is not None and a.keyword.value == "download"]
     return bool(given) and can_be(values.get(given[0], ()), True)
-
-
-__all__ = ["is_fetch", "makes_dataset"]

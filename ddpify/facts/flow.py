@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
 import libcst as cst
 
 from ddpify.facts.calls import Calls
@@ -26,8 +29,8 @@ from ddpify.facts.values import (
     Wrapped,
     constants,
     join,
-    origins,
 )
+from ddpify.project import Project
 from ddpify.source import Source
 
 #: Loops over at most this many literals are run once per element (`for phase in ['train', 'val']`).
@@ -36,6 +39,16 @@ _UNROLL = 6
 
 class Flow(Calls):
     """The evaluator's statements; expressions and calls are in the classes that it extends."""
+
+    #: how many events there are when the script ends; functions that nothing calls are run after that
+    main_end = 0
+
+    def __init__(
+        self, project: Project, *, inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None
+    ) -> None:
+        super().__init__(project)
+        #: statements of the script -> the variables that the plan will wrap behind them
+        self.inserted = inserted or {}
 
     def run(self) -> Flow:
         """Run the entry script as `python script.py` does."""
@@ -46,19 +59,12 @@ class Flow(Calls):
         self.run_uncalled(source)
         return self
 
-    main_end = 0
-    #: statements of the plan that are run behind one of the script's: (the text of a variable, parsed)
-    inserted: dict[cst.CSTNode, list[cst.BaseExpression]] = {}  # noqa: RUF012
-
     def after(self, stmt: cst.CSTNode, frame: Frame) -> None:
         """`model = DDP(model)`, as the plan will put it behind this statement."""
         for target in self.inserted.get(stmt, ()):
             held = self.expr(target, frame)
-            inner = tuple(
-                o if isinstance(o, Module) else o.module
-                for o in held
-                if isinstance(o, Module) or (isinstance(o, Thing) and o.module)
-            )
+            known = (o.module if isinstance(o, Thing) else o for o in held if isinstance(o, (Module, Thing)))
+            inner = tuple(m for m in known if m is not None)
             if inner:
                 rest = tuple(o for o in held if not isinstance(o, (Module, Thing)))
                 self.bind(
@@ -99,7 +105,7 @@ class Flow(Calls):
 
     # -- statements ---------------------------------------------------------------------------------
 
-    def block(self, body: object, frame: Frame) -> bool:
+    def block(self, body: Sequence[cst.CSTNode], frame: Frame) -> bool:
         """Run statements; True where the end is not reached (return, raise, break, continue)."""
         return any(self.statement(stmt, frame) for stmt in body)
 
@@ -136,7 +142,7 @@ class Flow(Calls):
         elif isinstance(stmt, cst.Match):
             self.expr(stmt.subject, frame)
             for case in stmt.cases:
-                self.uncertain(lambda case=case: self.block(case.body.body, frame), frame)  # type: ignore[misc]
+                self.uncertain(functools.partial(self.block, case.body.body, frame), frame)
         return False
 
     def small(self, stmt: cst.BaseSmallStatement, frame: Frame) -> bool:
@@ -297,7 +303,14 @@ class Flow(Calls):
         self.in_loop(Loop(stmt, frame), stmt.body.body, frame, lambda: self.expr(stmt.test, frame))
         return False
 
-    def in_loop(self, loop: Loop, body: object, frame: Frame, each: object = None, once: bool = False) -> None:
+    def in_loop(
+        self,
+        loop: Loop,
+        body: Sequence[cst.CSTNode],
+        frame: Frame,
+        each: Callable[[], object] = lambda: None,
+        once: bool = False,
+    ) -> None:
         """Run a body until its values are settled: twice, what happens in the first pass kept quiet."""
         self.event("loop", loop.node, frame, value=loop.iterates, name="start")
         self.loops.append(loop)
@@ -305,14 +318,12 @@ class Flow(Calls):
         self.unsure += not once
         if not once and not self.quiet:
             self.quiet += 1
-            if callable(each):
-                each()
+            each()
             self.block(body, frame)
             self.quiet -= 1
             for name, held in before.items():
                 frame.scope.names[name] = join(held, frame.scope.names.get(name, ()))
-        if callable(each):
-            each()
+        each()
         self.block(body, frame)
         self.unsure -= not once
         if not once:
@@ -330,7 +341,7 @@ class Flow(Calls):
                     self.grad = obj.grad
             if item.asname is not None:
                 name = item.asname.name
-                self.bind(name, held, frame)  # type: ignore[arg-type]
+                self.bind(name, held, frame)
         self.under.append(stmt)
         try:
             return self.block(stmt.body.body, frame)
@@ -350,7 +361,7 @@ class Flow(Calls):
             frame.scope.names.clear()
             frame.scope.names.update(merged)
             if handler.name is not None:
-                self.bind(handler.name.name, UNKNOWN, frame)  # type: ignore[arg-type]
+                self.bind(handler.name.name, UNKNOWN, frame)
             if not self.block(handler.body.body, frame):
                 after.append(dict(frame.scope.names))
         if after:
@@ -371,11 +382,11 @@ class Flow(Calls):
                 if source is not None:
                     self.import_module(source, frame, stmt)
                 if alias.asname is not None:
-                    bound, whole = alias.asname.name.value, dotted  # type: ignore[union-attr]
+                    bound, whole = _dotted(alias.asname.name), dotted
                 else:
                     bound = whole = dotted.split(".")[0]
                 held = self.project.find(whole)
-                names[str(bound)] = (Mod(held),) if held is not None else (Ext(whole),)
+                names[bound] = (Mod(held),) if held is not None else (Ext(whole),)
             return
         module = _dotted(stmt.module) if stmt.module is not None else ""
         source = self.project.find(module, len(stmt.relative), frame.source)
@@ -388,8 +399,8 @@ class Flow(Calls):
             return
         for alias in stmt.names:
             name = _dotted(alias.name)
-            bound = alias.asname.name.value if alias.asname is not None else name  # type: ignore[union-attr]
-            names[str(bound)] = self.imported(module, name, inner, len(stmt.relative), frame, stmt)
+            bound = _dotted(alias.asname.name) if alias.asname is not None else name
+            names[bound] = self.imported(module, name, inner, len(stmt.relative), frame, stmt)
 
     def imported(
         self, module: str, name: str, inner: Frame | None, level: int, frame: Frame, stmt: cst.CSTNode
@@ -404,10 +415,8 @@ class Flow(Calls):
 
     # -- branches -----------------------------------------------------------------------------------
 
-    def either(self, one: object, other: object, frame: Frame) -> bool:
+    def either(self, one: Callable[[], bool], other: Callable[[], bool], frame: Frame) -> bool:
         """Two ways, joined behind; a way that ends early drops out."""
-        assert callable(one)
-        assert callable(other)
         names = frame.scope.names
         before = dict(names)
         self.unsure += 1
@@ -426,7 +435,7 @@ class Flow(Calls):
                 names[name] = join(after_one.get(name, ()), after_other.get(name, ()))
         return False
 
-    def uncertain(self, body: object, frame: Frame) -> None:
+    def uncertain(self, body: Callable[[], bool], frame: Frame) -> None:
         self.either(body, lambda: False, frame)
 
     def truth(self, test: Value) -> bool | None:
@@ -455,6 +464,3 @@ def _dotted(node: cst.BaseExpression | None) -> str:
         case cst.Attribute(value=value, attr=attr):
             return f"{_dotted(value)}.{attr.value}"
     return ""
-
-
-__all__ = ["Ext", "Flow", "origins"]

@@ -28,10 +28,12 @@ from ddpify.facts.values import (
     Module,
     Obj,
     Optimizer,
+    Origin,
     Parameters,
     Sampler,
     Scheduler,
     Seq,
+    Site,
     Thing,
     Value,
     Wrapped,
@@ -68,7 +70,7 @@ class Library(Methods, Expressions):
         self, ext: Ext, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value], frame: Frame
     ) -> Value:
         name = ext.name
-        known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
+        known: frozenset[Origin] = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("external", node, frame, ext, name, given[0][1] if given else (), extra=extra)
@@ -173,10 +175,10 @@ class Library(Methods, Expressions):
                 return (Seq(self.site(node, frame), elements=elements),)
         return (Data("tensor", agg, known),)
 
-    def output(self, value: Value, known: frozenset[object]) -> Value:
+    def output(self, value: Value, known: frozenset[Origin]) -> Value:
         computed = data_of(value)
         agg = computed.agg if computed is not None and computed.agg in ("mean", "sum") else "sample"
-        return (Data("tensor", agg, known),)  # type: ignore[arg-type]
+        return (Data("tensor", agg, known),)
 
     def inside_forward(self, module: Module, node: cst.Call, given: list[Given], frame: Frame) -> Value:
         """What the module's own forward computes; what happens in it is the module's affair."""
@@ -219,12 +221,12 @@ class Library(Methods, Expressions):
     # -- numbers ------------------------------------------------------------------------------------------------
 
     def computed(
-        self, role: str, name: str, given: list[Given], named: dict[str, Given], known: frozenset[object]
+        self, role: str, name: str, given: list[Given], named: dict[str, Given], known: frozenset[Origin]
     ) -> Value:
         first = data_of(given[0][1]) if given else None
         form, agg, on_cpu = (first.form, first.agg, first.on_cpu) if first is not None else ("any", "other", False)
         if role == "loss":
-            return (Data("tensor", reduced(self.reduction(named)), known),)  # type: ignore[arg-type]
+            return (Data("tensor", reduced(self.reduction(named)), known),)
         if role in ("sum", "mean"):
             whole = len(given) == 1 and "dim" not in named and "axis" not in named
             agg = agg if not whole or agg not in ("sample",) else role
@@ -236,7 +238,7 @@ class Library(Methods, Expressions):
                 form = "any"
         elif role == "same" and name.endswith(("tensor", "from_numpy")):
             form = "tensor"
-        return (Data(form, agg, known, on_cpu),)  # type: ignore[arg-type]
+        return (Data(form, agg, known, on_cpu),)
 
     def reduction(self, named: dict[str, Given]) -> list[object] | None:
         if "reduction" in named:
@@ -254,7 +256,7 @@ class Library(Methods, Expressions):
         node: cst.Call,
         given: list[Given],
         named: dict[str, Given],
-        known: frozenset[object],
+        known: frozenset[Origin],
         frame: Frame,
     ) -> Value:
         site, first = (
@@ -301,11 +303,11 @@ class Library(Methods, Expressions):
             case "split":
                 elements: list[Value] = [
                     (Data("any", "other", known | {FromWorld("split")}),) for _ in range(2 * max(1, len(given)))
-                ]  # type: ignore[arg-type]
+                ]
                 made = Seq(site, elements=elements)
             case "world" | "random":
                 what = known | {FromWorld(name)}
-                return (Data("tensor" if name.startswith("torch.") else "any", "other", what),)  # type: ignore[arg-type]
+                return (Data("tensor" if name.startswith("torch.") else "any", "other", what),)
             case "available":
                 return (Data("bool", "const"),)
             case "save" | "seed":
@@ -336,7 +338,7 @@ class Library(Methods, Expressions):
         node: cst.Call,
         given: list[Given],
         named: dict[str, Given],
-        known: frozenset[object],
+        known: frozenset[Origin],
         frame: Frame,
     ) -> Value:
         """Nothing is known of this function: its result depends on its arguments, and may be any object."""
@@ -345,8 +347,8 @@ class Library(Methods, Expressions):
         if parts and known:
             tensor = any(p.form == "tensor" for p in parts)
             agg = "sample" if any(p.agg == "sample" for p in parts) else "other"
-            return (Data("tensor" if tensor else "any", agg, known),)  # type: ignore[arg-type]
-        made = Thing(self.site(node, frame), name="", fields={}, origins=known)  # type: ignore[arg-type]
+            return (Data("tensor" if tensor else "any", agg, known),)
+        made = Thing(self.site(node, frame), name="", fields={}, origins=known)
         (kept,) = self.made(node, frame, made, f"unknown {name}")
         if isinstance(kept, Thing):
             kept.fields.setdefault("__name__", (Const(name),))
@@ -397,8 +399,8 @@ class Library(Methods, Expressions):
             if name == "map" and values:
                 for obj in first:
                     if isinstance(obj, Func):
-                        parts = [(None, join(*(self.element_of(o, node) for o in v)) or UNKNOWN) for v in values[1:]]
-                        return (Seq(site, joined=self.call_function(obj, parts, {}, node, frame)),)  # type: ignore[arg-type]
+                        parts: list[Given] = [(None, join(*(self.element_of(o, node) for o in v)) or UNKNOWN) for v in values[1:]]
+                        return (Seq(site, joined=self.call_function(obj, parts, {}, node, frame)),)
                 values = values[1:]
             made = Iteration(site, how=name if name != "map" else "iter", of=tuple(values))
             return self.refreshed(made, node, frame)
@@ -490,7 +492,7 @@ def reduced(reduction: list[object] | None) -> str:
     )
 
 
-def device_of(site: object, first: Value, given: list[Given]) -> Device:
+def device_of(site: Site, first: Value, given: list[Given]) -> Device:
     """`torch.device(...)` of literals: the kind and the index, where they are known."""
     known = [k for k in (constants(first) or []) if isinstance(k, (str, int))]
     kinds = {k.split(":")[0] if isinstance(k, str) else "cuda" for k in known}
@@ -504,7 +506,4 @@ def device_of(site: object, first: Value, given: list[Given]) -> Device:
         second = constants(given[1][1])
         index = second[0] if second and isinstance(second[0], int) else index
     kind = kinds.pop() if len(kinds) == 1 else "any"
-    return Device(site, kind=kind, index=index)  # type: ignore[arg-type]
-
-
-__all__ = ["LOADER_ARGUMENTS", "Func", "Library"]
+    return Device(site, kind=kind, index=index)

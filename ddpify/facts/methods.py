@@ -13,13 +13,13 @@ from ddpify.facts.values import (
     Const,
     Data,
     Dict,
-    Func,
+    FromForward,
     Iteration,
     Loader,
     Method,
     Module,
-    Obj,
     Optimizer,
+    Origin,
     Parameters,
     Seq,
     StateDict,
@@ -173,15 +173,13 @@ class Methods(_Base):
             return self.forward(obj, node, [*given, *named.values()], frame)
         if name in ("no_sync", "join"):
             return UNKNOWN
-        known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
+        known: frozenset[Origin] = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
         if known and inner:
             return self.forward_by_method(inner[0], node, known)
         return (Data("any"),)
 
-    def forward_by_method(self, module: Module, node: cst.Call, known: frozenset[object]) -> Value:
-        from ddpify.facts.values import FromForward
-
-        return (Data("tensor", "sample", known | {FromForward(module, node)}),)  # type: ignore[arg-type]
+    def forward_by_method(self, module: Module, node: cst.Call, known: frozenset[Origin]) -> Value:
+        return (Data("tensor", "sample", known | {FromForward(module, node)}),)
 
     def of_data(
         self, obj: Data, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
@@ -309,6 +307,3 @@ class Methods(_Base):
         assert isinstance(made, Module)
         obj.module, made.part_of = made, obj.owner
         return made
-
-
-__all__ = ["PREPARES", "SURFACE", "Func", "Methods", "Obj"]

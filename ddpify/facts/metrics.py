@@ -12,7 +12,6 @@ from ddpify.facts.calls import assigned_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import Pass, loaders_in
 from ddpify.facts.values import (
-    Const,
     Data,
     Dict,
     FromLength,
@@ -469,6 +468,3 @@ def facts_noisy(module: Module) -> bool:
 def reads_length(value: Value, loader: Loader) -> bool:
     """Whether a number comes from `len(loader)`."""
     return any(isinstance(o, FromLength) and o.of is loader for o in origins(value))
-
-
-__all__ = ["Accumulator", "Const", "LoopFacts", "loop_facts"]

@@ -121,6 +121,3 @@ def can_be(value: Value, *wanted: object) -> bool:
     """Whether a value can be one of these literals: True where it is not known."""
     known = constants(value)
     return known is None or any(k in wanted for k in known)
-
-
-__all__ = ["Outside", "can_be", "holding", "made_by", "outside_calls", "unread"]

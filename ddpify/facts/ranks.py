@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 
 import libcst as cst
@@ -15,8 +14,9 @@ from ddpify.facts.placing import is_guard
 from ddpify.facts.values import Const, Ext, Func, Thing, constants
 from ddpify.source import walk
 
-#: Calls that give the rank of this process.
+#: Calls whose result is the same on every rank.
 _AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast\w*|all_reduce|all_gather\w*)")
+#: Calls that give the rank of this process.
 _RANK_CALLS = re.compile(
     r"torch\.distributed\.(\w+\.)*(get_rank|get_node_local_rank|get_group_rank|get_global_rank|is_rank_zero)"
     r"|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
@@ -115,7 +115,7 @@ class Ranks:
                     if below is right and self.tests_rank(left, frame):
                         return True
                 case cst.IndentedBlock(body=body) | cst.Module(body=body):
-                    before = itertools.takewhile(lambda s, below=below: s is not below, body)  # type: ignore[misc]
+                    before = body[: next((i for i, s in enumerate(body) if s is below), len(body))]
                     if any(isinstance(s, cst.If) and self.leaves(s) and self.tests_rank(s.test, frame) for s in before):
                         return True
                 case cst.FunctionDef():
@@ -298,6 +298,3 @@ class Ranks:
                 )
                 return not bound
         return depth > 0 and any(self.opaque(d.node, d.frame, depth - 1) for d in self.definitions.of(base, frame))
-
-
-__all__ = ["Ranks", "depends_on_rank", "guarded", "ranks"]

@@ -46,7 +46,7 @@ class Read:
 
 def find_reads(facts: Facts) -> list[Read]:
     """Every call of the project that reads a file, in the order of the text."""
-    calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+    calls = facts.cached("outside", outside_calls)
     found = []
     for call in calls:
         if call.method in ("read_text", "read_bytes") and isinstance(call.node.func, cst.Attribute):
@@ -146,7 +146,7 @@ def _file_names(text: str) -> set[str]:
 
 def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain: bool) -> list[tuple[Write, Event]]:
     """The writes that can have made what a read finds: earlier in time, or in an earlier turn of a shared loop."""
-    writes: list[Write] = facts.cached("writes", find_writes)  # type: ignore[assignment]
+    writes = facts.cached("writes", find_writes)
     around = {id(loop.node) for loops in event.all_loops() for loop in loops}
     found = []
     for write in writes:
@@ -164,6 +164,3 @@ def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain
             if w.seq < event.seq or cyclic:
                 found.append((write, w))
     return found
-
-
-__all__ = ["Paths", "Read", "asks_files", "find_reads", "in_dataset", "written_before"]

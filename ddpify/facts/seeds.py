@@ -10,9 +10,7 @@ import libcst as cst
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.metrics import NOISE, mentions
-from ddpify.facts.roles import root
 from ddpify.facts.values import Class, Dataset, Instance, Obj, Value
-from ddpify.source import walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -25,6 +23,11 @@ class Seed:
     event: Event
     text: str
     what: str
+
+    @property
+    def call(self) -> cst.Call:
+        assert isinstance(self.event.node, cst.Call)
+        return self.event.node
 
 
 _KINDS = {
@@ -97,6 +100,3 @@ def _random_transform(facts: Facts, obj: Obj) -> bool:
 
 def _class_text(cls: Class | None) -> str:
     return "\n".join(c.source.code(c.node) for c in cls.lineage()) if cls is not None else ""
-
-
-__all__ = ["Seed", "is_noisy", "root", "seeds", "walk"]

@@ -12,7 +12,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import common_block, in_block, is_guard, steps
-from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, constants
+from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SetUp:
 
 def find_setup(facts: Facts) -> SetUp | None:
     """Where the set-up belongs, or None where nothing was found that needs it."""
-    choices: list[DeviceChoice] = facts.cached("device_choices", device_choices)  # type: ignore[assignment]
+    choices = facts.cached("device_choices", device_choices)
     events = [e for e in facts.flow.log.events if e.seq < facts.flow.main_end and _sensitive(e)]
     choosing = {s for c in choices for s in c.stmts}
     events += [e for e in facts.flow.log.of("bind", "set") if e.stmt in choosing and e.seq < facts.flow.main_end]
@@ -200,6 +200,3 @@ def moves_up(facts: Facts, setup: SetUp) -> bool:
     if choice is None or choice.form == "other":
         return False
     return names_known(facts, choice, setup.frame, setup.source.span(setup.first).start)
-
-
-__all__ = ["SetUp", "constants", "find_setup", "moves_up"]

@@ -148,6 +148,3 @@ def is_distributed(obj: object) -> bool:
     if isinstance(obj, Sampler):
         return "Distributed" in obj.name
     return not isinstance(obj, Sampler)
-
-
-__all__ = ["LoaderFacts", "is_distributed", "loader_facts"]

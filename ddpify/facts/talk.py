@@ -53,7 +53,7 @@ class Talk:
 
 def find_talk(facts: Facts) -> list[Talk]:
     """All of it, in the order of the text."""
-    calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+    calls = facts.cached("outside", outside_calls)
     return [Talk(c, kind) for c in calls if (kind := kind_of(c))]
 
 
@@ -82,6 +82,3 @@ def _kind_of_method(call: Outside) -> str:
     if call.method == "show" and not call.node.args and not any(isinstance(o, Thing) and o.name for o in call.obj):
         return "print"
     return ""
-
-
-__all__ = ["Talk", "find_talk", "kind_of"]

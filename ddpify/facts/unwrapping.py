@@ -11,7 +11,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
 from ddpify.facts.values import Module, Wrapped
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -161,6 +161,3 @@ def _argument(call: cst.CSTNode, frame: Frame, name: str) -> cst.BaseExpression 
     plain = [a.value for a in call.args if a.keyword is None and not a.star]
     at = params.index(name) if name in params else len(plain)
     return plain[at] if at < len(plain) else None
-
-
-__all__ = ["Raw", "find_raw", "walk"]

@@ -225,6 +225,3 @@ def leaves(source: Source, block: cst.CSTNode) -> bool:
                 if above is block:
                     return True
     return False
-
-
-__all__ = ["Work", "changes_places", "leaves", "names_bound", "work"]

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.methods import PREPARES
-from ddpify.facts.placing import common_block, in_block, steps
+from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
 from ddpify.facts.values import Class, Instance, Module, Parameters, Thing, Wrapped, modules
 from ddpify.source import Source
@@ -58,7 +58,8 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
 
 def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapPoint:
     source = first.frame.source
-    func = first.node.func if isinstance(first.node, cst.Call) else first.node
+    assert isinstance(first.node, cst.Call)
+    func = first.node.func
     inside = (
         [m for m in modules((first.obj,)) if m is not module and m is not module.inner] if first.obj is not None else []
     )
@@ -177,6 +178,3 @@ def _stmt_in(event: Event, frame: Frame) -> cst.CSTNode | None:
         if event.frame is frame or (event.frame.scope.parent is frame.scope and event.frame.func is frame.func)
         else None
     )
-
-
-__all__ = ["NoWrapPoint", "WrapPoint", "find_wraps", "steps"]

@@ -78,7 +78,7 @@ class Write:
 
 def find_writes(facts: Facts) -> list[Write]:
     """Every call of the project that writes a file, in the order of the text."""
-    calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+    calls = facts.cached("outside", outside_calls)
     return [w for w in map(write_of, calls) if w is not None and not _elsewhere(w, facts)]
 
 
@@ -156,6 +156,3 @@ def file_of(node: cst.BaseExpression, call: Outside, facts: Facts) -> set[int]:
         for source, _ in definitions(facts.flow).sources(node, event.frame):
             found.add(id(source))
     return found
-
-
-__all__ = ["Write", "file_of", "find_writes", "is_path", "write_of"]

@@ -12,7 +12,7 @@ from ddpify.rules._base import Finding, Rule, Severity
 @functools.cache
 def all_rules() -> tuple[type[Rule], ...]:
     """One rule per module; the module's name is the rule's."""
-    found = []
+    found: list[type[Rule]] = []
     for info in pkgutil.iter_modules(__path__):
         if not info.name.startswith("_"):
             module = importlib.import_module(f"{__name__}.{info.name}")

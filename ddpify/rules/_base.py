@@ -110,7 +110,7 @@ class Rule:
 
     @classmethod
     def title(cls) -> str:
-        return inspect.getdoc(cls).split("\n", 1)[0].rstrip(".")  # type: ignore[union-attr]
+        return cls.docs().split("\n", 1)[0].rstrip(".")
 
     @classmethod
     def docs(cls) -> str:

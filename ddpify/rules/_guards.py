@@ -163,7 +163,7 @@ class Guards:
 
 def guards(facts: Facts) -> Guards:
     """The guards of a conversion, shared by the rules."""
-    made: Guards = facts.cached("guards", Guards)  # type: ignore[assignment]
+    made = facts.cached("guards", Guards)
     return made
 
 
@@ -218,6 +218,3 @@ def same_on_all_ranks(source: Source, stmt: cst.CSTNode, asks: Callable[[cst.Bas
     while isinstance(found, cst.If) and isinstance(source.parents.get(found), cst.If):
         found = source.parents[found]  # an `elif` is no statement of its own
     return found
-
-
-__all__ = ["Guards", "Placed", "guards", "joined_group", "same_on_all_ranks"]

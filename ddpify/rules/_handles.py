@@ -138,7 +138,7 @@ def targets_of(stmt: cst.Assign | cst.AnnAssign) -> list[cst.BaseExpression]:
 
 def handles(facts: Facts) -> Handles:
     """The files of a conversion, shared by the rules."""
-    made: Handles = facts.cached("handles", Handles)  # type: ignore[assignment]
+    made = facts.cached("handles", Handles)
     return made
 
 
@@ -147,6 +147,3 @@ def opened_null(call: Outside, node: cst.BaseExpression, facts: Facts) -> bool:
     from ddpify.facts.writes import file_of
 
     return bool(file_of(node, call, facts) & handles(facts).null)
-
-
-__all__ = ["Handles", "handles", "opened_null", "targets_of"]

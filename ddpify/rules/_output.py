@@ -142,6 +142,3 @@ def _random_later(facts: Facts, call: Outside) -> bool:
         ):
             return True
     return False
-
-
-__all__ = ["Silenced", "silence"]

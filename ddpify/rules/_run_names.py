@@ -14,7 +14,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
 from ddpify.facts.ranks import guarded
-from ddpify.facts.reads import asks_files, find_reads, in_dataset
+from ddpify.facts.reads import find_reads, in_dataset
 from ddpify.facts.values import Ext, FromWorld, Thing, Value, origins
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
@@ -45,12 +45,13 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
     for event in facts.flow.log.of("method"):
         default = event.extra.get("default", ())
         if (
-            isinstance(event.obj, Thing)
+            isinstance(event.node, cst.Call)
+            and isinstance(event.obj, Thing)
             and event.obj.name == "parser"
             and event.name == "add_argument"
             and _by_chance(default)
         ):
-            yield Named(event.node, event.frame.source, _what(default), "it is the default of an argument")  # type: ignore[arg-type]
+            yield Named(event.node, event.frame.source, _what(default), "it is the default of an argument")
 
 
 def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.BaseExpression]]:
@@ -151,6 +152,3 @@ def _is_broadcast(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Fr
 def _broadcasts(facts: Facts, node: cst.CSTNode) -> bool:
     values = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
     return any(isinstance(o, Ext) and o.name.startswith("torch.distributed.") and "broadcast" in o.name for o in values)
-
-
-__all__ = ["Named", "asks_files", "named_by_chance"]

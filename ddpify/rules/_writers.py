@@ -97,6 +97,3 @@ def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
             )
             return "fine" if followed else "call"
     return "other"
-
-
-__all__ = ["writer_edits"]

@@ -26,7 +26,7 @@ def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
 
 def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) -> Iterator[Finding]:
     """The findings for the places of one kind; those in other files are beyond this version."""
-    found: list[Raw] = facts.cached("raw", find_raw)  # type: ignore[assignment]
+    found = facts.cached("raw", find_raw)
     for raw in found:
         if raw.why not in why:
             continue

@@ -10,7 +10,6 @@ from ddpify.edits import AddHelper, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.metrics import BUFFERS, mentions
-from ddpify.facts.placing import steps
 from ddpify.facts.unwrapping import Raw, find_raw
 from ddpify.facts.values import Wrapped, modules
 from ddpify.rules._base import Converts, Finding, Rule
@@ -58,7 +57,7 @@ class BuffersDifferAtEvaluation(Rule):
         if not facts.converting:
             return
         done: set[int] = set()
-        raws: list[Raw] = facts.cached("raw", find_raw)  # type: ignore[assignment]
+        raws = facts.cached("raw", find_raw)
         places = {id(r.node): r for r in raws if r.why == "evaluation"}
         for e in facts.after.log.of("forward"):
             if not isinstance(e.obj, Wrapped) or (
@@ -112,6 +111,3 @@ class BuffersDifferAtEvaluation(Rule):
             if id(node) in raws:
                 return raws[id(node)].node
         return None
-
-
-__all__ = ["BuffersDifferAtEvaluation", "steps"]

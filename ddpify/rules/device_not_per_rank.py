@@ -10,7 +10,7 @@ from ddpify.edits import Append, Delete, Edit, Replace
 from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.values import constants
+from ddpify.facts.values import Ext, constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
 
@@ -55,7 +55,7 @@ class DeviceNotPerRank(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        fixed: list[FixedDevice] = facts.cached("fixed_devices", fixed_devices)  # type: ignore[assignment]
+        fixed = facts.cached("fixed_devices", fixed_devices)
         for place in fixed:
             if not facts.editable(place.source):
                 if facts.converting and place.how != "set_device":
@@ -105,7 +105,7 @@ class DeviceNotPerRank(Rule):
         """Device choices that the set-up does not take the place of lose their index."""
         setup = facts.cached("setup", find_setup)
         taken = setup.device if isinstance(setup, SetUp) else None
-        choices: list[DeviceChoice] = facts.cached("device_choices", device_choices)  # type: ignore[assignment]
+        choices = facts.cached("device_choices", device_choices)
         for choice in choices:
             if choice is taken:
                 yield from self.as_text(facts, choice)
@@ -132,7 +132,8 @@ class DeviceNotPerRank(Rule):
     def as_text(self, facts: Facts, choice: DeviceChoice) -> Iterator[Finding]:
         """Where the device was a string and is used as one (`device == "cuda"`, `torch.autocast(device)`), its type is what is meant."""
         values = facts.flow.values
-        texts = [c for s in choice.stmts for c in constants(values.get(getattr(s, "value", None), ())) or ()]  # type: ignore[arg-type]
+        chosen = (s.value for s in choice.stmts if isinstance(s, (cst.Assign, cst.AnnAssign)) and s.value is not None)
+        texts = [c for v in chosen for c in constants(values.get(v, ())) or ()]
         if not texts or not all(isinstance(t, str) for t in texts) or choice.form == "index":
             return
         source = choice.source
@@ -142,10 +143,10 @@ class DeviceNotPerRank(Rule):
             parent = source.parents.get(node)
             compared = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
             method = isinstance(parent, cst.Attribute) and parent.value is node
-            called = isinstance(parent, cst.Arg) and any(
-                getattr(o, "name", "") in _TYPES
-                for o in values.get(getattr(source.parents.get(parent), "func", None), ())
-            )  # type: ignore[arg-type]
+            call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
+            called = isinstance(call, cst.Call) and any(
+                isinstance(o, Ext) and o.name in _TYPES for o in values.get(call.func, ())
+            )
             if compared or method or called:
                 yield self.finding(
                     source,

@@ -84,7 +84,7 @@ class DirectoryRace(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+        calls = facts.cached("outside", outside_calls)
         removed: list[tuple[Outside, cst.CSTNode]] = []
         for call in calls:
             if call.name == "shutil.rmtree" and not self.is_safe(facts, call):
@@ -235,6 +235,3 @@ class DirectoryRace(Rule):
     def is_remote(self, call: Outside) -> bool:
         """`sftp.mkdir`, a method of something that is no path."""
         return len(call.node.args) > 3
-
-
-__all__ = ["DirectoryRace"]

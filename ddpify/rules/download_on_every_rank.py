@@ -208,6 +208,3 @@ class DownloadOnEveryRank(Rule):
             ):
                 return True
         return False
-
-
-__all__ = ["DownloadOnEveryRank"]

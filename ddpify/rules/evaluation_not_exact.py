@@ -9,7 +9,7 @@ from ddpify.facts import Facts
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts
-from ddpify.facts.values import Loader, Sampler, constants
+from ddpify.facts.values import Sampler, constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.loader_without_sampler import hoisted, set_sampler
 
@@ -83,7 +83,7 @@ class EvaluationNotExact(Rule):
         if not facts.converting:
             yield from self.lint(facts)
             return
-        found: list[Evaluation] = facts.cached("evaluations", evaluations)  # type: ignore[assignment]
+        found = facts.cached("evaluations", evaluations)
         for e in found:
             if e.known is None or not facts.editable(e.known.source):
                 continue
@@ -127,7 +127,7 @@ class EvaluationNotExact(Rule):
             splat = source.code(known.splat)
             shared = (
                 sum(
-                    isinstance(lo, Loader) and lo.splat is known.loader.splat
+                    lo.splat is known.loader.splat
                     for lo in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)
                 )
                 > 1
@@ -161,7 +161,7 @@ class EvaluationNotExact(Rule):
         return [*edits, SetArgument(source, known.call, "batch_sampler", name, drop)]
 
     def lint(self, facts: Facts) -> Iterator[Finding]:
-        used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}  # type: ignore[attr-defined]
+        used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}
         for loader in facts.roles.evaluation_loaders:
             samplers = [
                 s

@@ -71,7 +71,7 @@ class LoadWithoutMapLocation(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not self.uses_gpus(facts):
             return
-        calls: list[Outside] = facts.cached("outside", outside_calls)  # type: ignore[assignment]
+        calls = facts.cached("outside", outside_calls)
         for call in calls:
             if call.name != "torch.load":
                 continue
@@ -197,6 +197,3 @@ def _is_device(value: Value) -> bool:
         return False
     text = [isinstance(o, Const) and isinstance(o.value, str) and _DEVICE.fullmatch(o.value) is not None for o in value]
     return all(isinstance(o, Device) or t for o, t in zip(value, text, strict=True))
-
-
-__all__ = ["LoadWithoutMapLocation"]

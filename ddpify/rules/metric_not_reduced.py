@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
-from ddpify.facts.evaluation import Evaluation, evaluations
+from ddpify.facts.evaluation import evaluations
 from ddpify.facts.metrics import Accumulator, LoopFacts, loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.roles import expression_for
@@ -65,18 +65,16 @@ class MetricNotReduced(Rule):
 
     def phase(self, facts: Facts, loop: LoopFacts) -> str | None:
         """Where the same loop evaluates in full in another phase: the test that is true while training."""
-        loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
+        loops = facts.cached("loops", loop_facts)
         other = next((lp for lp in loops if lp.node is loop.node and not lp.training), None)
         if not loop.training or other is None:
             return ""
         return phase_test(facts, loop.start, other.start)
 
     def find(self, facts: Facts) -> Iterator[Finding]:
-        shared = {
-            e.loader for e in facts.cached("evaluations", evaluations) if isinstance(e, Evaluation) and e.mode != "all"
-        }  # type: ignore[attr-defined]
+        shared = {e.loader for e in facts.cached("evaluations", evaluations) if e.mode != "all"}
         done: set[int] = set()
-        for loop in facts.cached("loops", loop_facts):  # type: ignore[attr-defined]
+        for loop in facts.cached("loops", loop_facts):
             if id(loop.node) in done or not facts.editable(loop.source) or not (loop.training or loop.loader in shared):
                 continue
             done.add(id(loop.node))

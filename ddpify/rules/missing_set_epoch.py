@@ -12,7 +12,7 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import FromBatch, Iteration, Loader, Sampler, constants
+from ddpify.facts.values import Ext, FromBatch, Iteration, Loader, Sampler, constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import Source
 
@@ -210,6 +210,7 @@ class MissingSetEpoch(Rule):
     def steps(self, facts: Facts) -> Iterator[Finding]:
         """Batches that are not read by a loop over the loader (`next(it)`): passes that cannot be counted here."""
         looped = {e.loader for e in facts.roles.epoch_loops}
+        placed: set[int] = set()
         for loader in facts.roles.training_loaders:
             known = loader_facts(facts, loader)
             if loader in looped or known is None or known.shuffles is False or known.problem:
@@ -224,9 +225,10 @@ class MissingSetEpoch(Rule):
                     if e.name != "builtins.iter" or loader not in e.value or not facts.editable(e.frame.source):
                         continue
                     name = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(loader, e.frame, facts.flow)
-                    if name is not None:
-                        found = True
+                    if name is not None and id(e.node) not in placed:
+                        placed.add(id(e.node))
                         yield self.passes(e.frame.source, statement_of(e.frame.source, e.node), name)
+                    found = found or name is not None
                 if found:
                     continue
                 yield self.finding(
@@ -246,8 +248,8 @@ def counts(facts: Facts, node: cst.For) -> bool:
             if obj.how in ("range", "enumerate"):
                 return True
             todo.extend(o for part in obj.of for o in part)
-    called = [getattr(o, "name", "") for o in facts.flow.values.get(getattr(node.iter, "func", None), ())]  # type: ignore[arg-type]
-    return any(n.endswith("count") for n in called)
+    called = facts.flow.values.get(node.iter.func, ()) if isinstance(node.iter, cst.Call) else ()
+    return any(isinstance(o, Ext) and o.name.endswith("count") for o in called)
 
 
 def first_statement(node: cst.For | cst.While) -> cst.CSTNode:

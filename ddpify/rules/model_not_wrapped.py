@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddpify.edits import AddImport, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.frames import Frame
@@ -129,8 +131,9 @@ def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
     """The name by which a frame knows the device that the set-up gives."""
     assert setup.device is not None
     held = facts.flow.values
-    wanted = {id(o) for s in setup.device.stmts for o in _values(held.get(getattr(s, "value", None)))}  # type: ignore[arg-type]
-    nodes = {id(n) for s in setup.device.stmts for n in [getattr(s, "value", None)]}
+    chosen = [s.value for s in setup.device.stmts if isinstance(s, (cst.Assign, cst.AnnAssign)) and s.value is not None]
+    wanted = {id(o) for v in chosen for o in _values(held.get(v))}
+    nodes = {id(v) for v in chosen}
     if frame is setup.frame:
         return setup.device.target
     func = frame.func

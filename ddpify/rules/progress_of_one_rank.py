@@ -47,7 +47,7 @@ class ProgressOfOneRank(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             return
-        loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
+        loops = facts.cached("loops", loop_facts)
         done: set[int] = set()
         for loop in loops:
             if not loop.training or id(loop.node) in done or not facts.editable(loop.source):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, InsertAfter
 from ddpify.facts import Facts
-from ddpify.facts.evaluation import Evaluation, evaluations
+from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Const, FromBatch, Loader, Scheduler, Value, data_of, origins
@@ -63,11 +63,7 @@ class RankLocalDecision(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             return
-        replicated = {
-            id(e.loader)
-            for e in facts.cached("evaluations", evaluations)
-            if isinstance(e, Evaluation) and e.mode == "all"
-        }  # type: ignore[attr-defined]
+        replicated = {id(e.loader) for e in facts.cached("evaluations", evaluations) if e.mode == "all"}
         done: set[tuple[int, str]] = set()
         for frame, _node, source_names in self.decisions(facts):
             for name in source_names:

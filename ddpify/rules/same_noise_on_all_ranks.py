@@ -68,7 +68,7 @@ class SameNoiseOnAllRanks(Rule):
             seed = next((s for s in fixed if s.what == what and self.visible(s, point.frame.node, facts)), None)
             if seed is None or (what != "torch" and any(s.what == what for s in fixed) is False):
                 continue
-            func = seed.event.frame.source.code(seed.event.node.func)  # type: ignore[attr-defined]
+            func = seed.event.frame.source.code(seed.call.func)
             text = seed.text if _plain(seed) else f"({seed.text})"
             lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
         if not lines:
@@ -94,16 +94,14 @@ class SameNoiseOnAllRanks(Rule):
 
     def visible(self, seed: Seed, node: cst.CSTNode, facts: Facts) -> bool:
         """Whether the seed's expression, and the module that is seeded, can be named where the wrap stands."""
-        call = seed.event.node
-        assert isinstance(call, cst.Call)
         source = seed.event.frame.source
         if not any(n is node for n in (source.module, *source.parents)):
             return False
-        used = {n.value for n in walk(call) if isinstance(n, cst.Name)}
+        used = {n.value for n in walk(seed.call) if isinstance(n, cst.Name)}
         if seed.event.frame.node is node:
             return True
         top = facts.flow.modules[source].scope.names
-        return all(u in top for u in used - _attributes(call))
+        return all(u in top for u in used - _attributes(seed.call))
 
 
 def _attributes(node: cst.CSTNode) -> set[str]:
@@ -111,5 +109,5 @@ def _attributes(node: cst.CSTNode) -> set[str]:
 
 
 def _plain(seed: Seed) -> bool:
-    node = seed.event.node.args[0].value  # type: ignore[attr-defined]
+    node = seed.call.args[0].value
     return isinstance(node, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))

@@ -214,6 +214,3 @@ class UnguardedOutput(Rule):
                 if named or guarded(e, facts.flow):
                     return True
         return False
-
-
-__all__ = ["UnguardedOutput"]

@@ -69,7 +69,7 @@ class UnguardedSave(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        writes: list[Write] = facts.cached("writes", find_writes)  # type: ignore[assignment]
+        writes = facts.cached("writes", find_writes)
         seen: set[int] = set()
         for write in writes:
             if self.is_safe(facts, write):
@@ -158,6 +158,3 @@ class UnguardedSave(Rule):
         )
         what = f"`{path}`" if path and verb != "runs" else f"`{write.call.text}`"
         return f"{verb} {what}" if verb != "writes" else f"writes {what} with `{write.call.text}`"
-
-
-__all__ = ["UnguardedSave"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rewrite.script import Make, check, rewritten
+from ddpify.edits import Edit
+from tests.rewrite.script import Script, check, rewritten
 
 
 def test_insert_before_goes_above_the_comments() -> None:
@@ -76,7 +77,9 @@ def test_insert_with_lines_inside() -> None:
 
 
 def test_lines_inside_take_the_unit_of_the_file() -> None:
-    make: Make = lambda s: [s.before("x", "if a:\n    b()"), s.after("x", "if c:\n    if d:\n        e()")]  # noqa: E731
+    def make(s: Script) -> list[Edit]:
+        return [s.before("x", "if a:\n    b()"), s.after("x", "if c:\n    if d:\n        e()")]
+
     after = "if f:\n\tif a:\n\t\tb()\n\tx = 1\n\tif c:\n\t\tif d:\n\t\t\te()\n"
     check("if f:\n\tx = 1\n", make, after, clean=False)
     check("if f:\n  x = 1\n", make, after.replace("\t", "  "), clean=False)
@@ -211,8 +214,7 @@ def test_several_insertions_keep_their_order() -> None:
 def test_tabs_stay_tabs() -> None:
     text = "if a:\n\tif b:\n\t\tc()\n"
     after = "if a:\n\tif b:\n\t\tone()\n\t\tif is_main_process():\n\t\t\tc()\n\t\ttwo()\n"
-    make: Make = lambda s: [s.before("c", "one()"), *s.guard("c"), s.after("c", "two()")]  # noqa: E731
-    check(text, make, after, clean=False)
+    check(text, lambda s: [s.before("c", "one()"), *s.guard("c"), s.after("c", "two()")], after, clean=False)
 
 
 def test_two_spaces_stay_two() -> None:

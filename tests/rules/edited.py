@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 
 from ddpify.edits import AddHelper, AddImport, Edit, Guard
-from ddpify.facts import collect
+from ddpify.facts import Facts, collect
 from ddpify.plan import Plan
 from ddpify.project import Project
 from ddpify.rewrite import Rewriter
@@ -100,10 +100,10 @@ def linted(text: str, code: str) -> list[Finding]:
     return _ask((code,), collect(Project(source), converting=False))
 
 
-def _ask(codes: tuple[str, ...], facts: object) -> list[Finding]:
+def _ask(codes: tuple[str, ...], facts: Facts) -> list[Finding]:
     found: list[Finding] = []
     for code in codes:
         known = rule(code)
         assert known is not None, code
-        found.extend(known().check(facts))  # type: ignore[arg-type]
+        found.extend(known().check(facts))
     return found

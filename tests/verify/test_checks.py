@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpify.verify.checks import Result, Status, all_checks, run_checks
+from ddpify.verify.checks import Check, Result, Status, all_checks, run_checks
 from ddpify.verify.trace import Trace
 from tests.verify.traces import GONE, INIT, WRAP, Line, drawn, end, step, trace
 
@@ -150,25 +150,25 @@ def test_every_check_has_a_bad_trace() -> None:
 
 
 @pytest.mark.parametrize("cls", all_checks(), ids=lambda cls: cls.name())
-def test_holds_on_a_good_run(cls: type) -> None:
-    name = cls.name()  # type: ignore[attr-defined]
+def test_holds_on_a_good_run(cls: type[Check]) -> None:
+    name = cls.name()
     result = _result(name, ON_GPUS if name == "device_bound" else GOOD)
     assert result.status is Status.HELD, result.sentence
     assert not result.likely
 
 
 @pytest.mark.parametrize("cls", [cls for cls in all_checks() if cls.name() != "ends_in_time"], ids=lambda c: c.name())
-def test_not_tried_where_there_was_nothing_to_see(cls: type) -> None:
-    result = _result(cls.name(), EMPTY)  # type: ignore[attr-defined]
+def test_not_tried_where_there_was_nothing_to_see(cls: type[Check]) -> None:
+    result = _result(cls.name(), EMPTY)
     assert result.status is Status.NOT_TRIED
     assert result.sentence
 
 
 @pytest.mark.parametrize("cls", all_checks(), ids=lambda cls: cls.name())
-def test_says_what_it_holds(cls: type) -> None:
+def test_says_what_it_holds(cls: type[Check]) -> None:
     doc = cls.__doc__ or ""
     assert "Contract" in doc
-    assert all(code.startswith("DDP") for code in cls.likely)  # type: ignore[attr-defined]
+    assert all(code.startswith("DDP") for code in cls.likely)
 
 
 @pytest.mark.parametrize(

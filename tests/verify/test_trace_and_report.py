@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -80,11 +81,11 @@ def test_brackets_in_messages_are_no_markup() -> None:
 
 
 @pytest.mark.parametrize("kwargs", [{"nproc": 0}, {"timeout": 0.0}, {"max_steps": 0}])
-def test_numbers_that_make_no_sense(kwargs: dict[str, int], tmp_path: Path) -> None:
+def test_numbers_that_make_no_sense(kwargs: dict[str, Any], tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()
     with pytest.raises(DdpifyError, match="must be positive"):
-        verify(script, **kwargs)  # type: ignore[arg-type]
+        verify(script, **kwargs)
 
 
 def test_no_such_script(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -22,7 +23,8 @@ def capture(folder: Path, rank: int) -> None:
         os.dup2(target, stream)
         os.close(target)
     for text in (sys.stdout, sys.stderr):
-        text.reconfigure(line_buffering=True, write_through=True)  # type: ignore[union-attr]  # a kill loses nothing
+        if isinstance(text, io.TextIOWrapper):
+            text.reconfigure(line_buffering=True, write_through=True)  # a kill loses nothing
 
 
 def _prints_for_user(filename: str) -> bool:

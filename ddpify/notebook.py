@@ -1,0 +1,76 @@
+"""A notebook in, the script that its cells make out: code in order, text and magics as comments."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from ddpify.errors import DdpifyError
+from ddpify.source import Source
+
+#: Cells in another language, or whose body is no Python of the notebook's own.
+_FOREIGN = re.compile(r"\s*%%(bash|sh|script|html|javascript|js|latex|markdown|svg|writefile|cmd|perl|ruby|R)\b")
+_MAGIC = re.compile(r"^(\s*)(%|!|\?)|^\s*[\w.]+\?{1,2}\s*$")
+
+
+def read_notebook(path: Path) -> Source:
+    """The cells of a notebook as one script, `# In[n]:` before each as nbconvert writes it.
+
+    Raises:
+        DdpifyError: where nbformat is missing, or the file is no notebook of version 3 or 4.
+    """
+    try:
+        import nbformat
+    except ImportError:
+        raise DdpifyError(f'{path}: a notebook; reading it needs nbformat: pip install "ddpify[notebook]"') from None
+    try:
+        book: Any = nbformat.read(path, as_version=4)
+    except (json.JSONDecodeError, nbformat.reader.NotJSONError, KeyError, AttributeError, UnicodeDecodeError):
+        raise DdpifyError(f"{path}: not a notebook that can be read (it is no JSON of Jupyter's)") from None
+    except OSError as error:
+        raise DdpifyError(f"{path}: {error.strerror or error}") from None
+    blocks: list[str] = []
+    number = 0
+    for cell in book.cells:
+        text = cell.source.rstrip()
+        if cell.cell_type == "code" and text.strip():
+            number += 1
+            blocks.append(f"# In[{number}]:\n\n\n{_code(text)}\n")
+        elif cell.cell_type == "markdown" and text.strip():
+            blocks.append(_comment(text) + "\n")
+    return Source(path, ("\n\n".join(blocks)).encode())
+
+
+def _code(text: str) -> str:
+    """`%matplotlib inline` and `!pip install x` become comments; a cell in another language becomes one as a whole."""
+    if _FOREIGN.match(text):
+        return _comment(text)
+    lines = []
+    continued = False
+    for line in text.split("\n"):
+        magic = _MAGIC.match(line) and not continued
+        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) if magic or (continued and lines[-1].lstrip().startswith("# ")) else line)
+        continued = bool(magic) and line.rstrip().endswith("\\")
+    return _filled("\n".join(lines))
+
+
+def _filled(text: str) -> str:
+    """A block that held nothing but a magic gets a `pass`."""
+    lines = text.split("\n")
+    found: list[str] = []
+    for at, line in enumerate(lines):
+        found.append(line)
+        if line.rstrip().endswith(":") and not line.lstrip().startswith("#"):
+            indent = len(line) - len(line.lstrip())
+            rest = [x for x in lines[at + 1 :] if x.strip() and not x.lstrip().startswith("#")]
+            deeper = bool(rest) and len(rest[0]) - len(rest[0].lstrip()) > indent
+            comments = [x for x in lines[at + 1 : at + 2] if x.lstrip().startswith("# ")]
+            if comments and not deeper and line.split()[0].rstrip(":") in ("if", "else", "elif", "try", "except", "for", "while", "with"):
+                found.append(" " * (indent + 4) + "pass")
+    return "\n".join(found)
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}".rstrip() for line in text.split("\n"))
