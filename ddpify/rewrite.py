@@ -102,7 +102,7 @@ class Rewriter:
             if span.start <= c.start and c.end <= span.end and (span.start < c.start < span.end or c.end > c.start)
         ]
         self.changes = [c for c in self.changes if c not in inner]
-        moved = [c for c in inner if not (c.text == self.unit and c.order[0] == -9)]
+        moved = [c for c in inner if c.order[0] != -9]
         text = _apply(self.source.text, moved, span.start, span.end)
         indent = self.indent_of(edit.before)
         by = len(indent) + len(f"{edit.name} = ") - span.column
@@ -123,7 +123,7 @@ class Rewriter:
     def result(self) -> str:
         text, last = self.source.text, len(self.source.text) + 1
         taken: list[tuple[int, int]] = []
-        units = [c for c in self.changes if c.text == self.unit and c.order[0] == -9]
+        units = [c for c in self.changes if c.order[0] == -9]
         lost = {id(c) for c in units if any(first <= c.start < last for first, last in self.gone)}
         self.changes = [c for c in self.changes if id(c) not in lost]
         # what is replaced as a whole takes the changes inside it with it
@@ -194,7 +194,7 @@ class Rewriter:
             before = self.source.text[:start]
             line = before[self.source.line_start(self.source.line_at(start)) :]
             own_line = len(plain) > 1 and not line.strip()
-            line += self.unit * self.depth(end)
+            line += self.unit_after(line) * self.depth(end)
             self.change(end, end, f",{self.nl}{line}{new}" if own_line else f", {new}")
         else:
             end = self.source.span(call).end - 1
@@ -217,7 +217,16 @@ class Rewriter:
         start = self.source.line_start(line)
         text = self.source.text[start:]
         space = text[: len(text) - len(text.lstrip(" \t\f"))]
-        return space + (self.unit if self.in_suite(stmt) else "")
+        return space + (self.unit_after(space) if self.in_suite(stmt) else "")
+
+    def unit_of(self, stmt: cst.CSTNode) -> str:
+        return self.unit_after(self.indent_of(stmt))
+
+    def unit_after(self, indent: str) -> str:
+        """One level of indentation, in the style of the block (some files mix tabs and spaces)."""
+        if "\t" in indent:
+            return "\t"
+        return "    " if indent and "\t" in self.unit else self.unit
 
     def line_owner(self, stmt: cst.CSTNode) -> cst.CSTNode:
         """The statement whose line a small statement stands on: itself, or the `if x:` of a one-line suite."""
@@ -240,10 +249,10 @@ class Rewriter:
         if isinstance(parent, cst.SimpleStatementSuite):
             start = self.source.span(smalls[0]).start
             colon = self.source.text.rindex(":", 0, start) + 1
-            self.change(colon, start, self.nl + indent + self.unit * self.depth(start))
+            self.change(colon, start, self.nl + indent + self.unit_after(indent) * self.depth(start))
         for one, two in itertools.pairwise(smalls):
             start = self.source.span(two).start
-            self.change(self.source.span(one).end, start, self.nl + indent + self.unit * self.depth(start))
+            self.change(self.source.span(one).end, start, self.nl + indent + self.unit_after(indent) * self.depth(start))
 
     def head(self, stmt: cst.CSTNode, comments: bool = True) -> int:
         """Where a statement begins, with the comments directly above it."""
@@ -294,7 +303,7 @@ class Rewriter:
         stmt = edit.node
         self.own_line(stmt)
         at = self.head(stmt)
-        indent = self.indent_of(stmt) + self.unit * self.depth_of(stmt)
+        indent = self.indent_of(stmt) + self.unit_of(stmt) * self.depth_of(stmt)
         text = "".join(self.inserted(line, indent, as_is) + self.nl + indent for line in edit.lines)
         if edit.blank_after and at != self.start(stmt):
             text = text.removesuffix(indent) + self.nl + indent  # what follows begins with a comment of its own
@@ -304,7 +313,7 @@ class Rewriter:
         stmt = edit.node
         self.own_line(stmt)
         at = self.end(stmt)
-        indent = self.indent_of(stmt) + self.unit * self.depth_of(stmt)
+        indent = self.indent_of(stmt) + self.unit_of(stmt) * self.depth_of(stmt)
         text = "".join(self.nl + indent + self.inserted(line, indent) for line in edit.lines)
         self.change(at, at, text, 300 - len(indent))  # at the end of several blocks the innermost comes first
 
@@ -312,7 +321,8 @@ class Rewriter:
         """A line to insert: line breaks inside it are the file's own, four spaces a level become its unit."""
         first, *rest = line.split("\n")
         if not as_is:
-            rest = [re.sub(r"^( {4})+", lambda m: self.unit * (len(m[0]) // 4), x) for x in rest]
+            unit = self.unit_after(indent)
+            rest = [re.sub(r"^( {4})+", lambda m: unit * (len(m[0]) // 4), x) for x in rest]
         return (self.nl + indent).join([first, *rest])
 
     def depth_of(self, stmt: cst.CSTNode) -> int:
@@ -401,14 +411,15 @@ class Rewriter:
         for stmt in run:
             self.own_line(stmt)
         around = sum(start <= at and end <= stop for start, stop in self.guarded) - 1
-        indent = self.indent_of(run[0]) + self.unit * around
-        self.change(at, at, f"{header}:{self.nl}{indent}{self.unit}", 2)
+        unit = self.unit_of(run[0])
+        indent = self.indent_of(run[0]) + unit * around
+        self.change(at, at, f"{header}:{self.nl}{indent}{unit}", 2)
         strings = self.strings(run)
         for line in range(self.source.line_at(at) + 1, self.source.line_at(end) + 1):
             start = self.source.line_start(line)
             text = self.source.text[start : self.source.line_start(line + 1)]
             if text.strip() and not any(s < start < e for s, e in strings):
-                self.change(start, start, self.unit, -9)
+                self.change(start, start, unit, -9)
 
     def strings(self, run: list[cst.CSTNode]) -> list[tuple[int, int]]:
         """The spans of strings that go over several lines: their lines are text, not code."""
