@@ -38,6 +38,8 @@ class LoaderFacts:
     splat_shuffles: bool
     drop_last: bool | None
     problem: str = ""
+    #: the indices of a SubsetRandomSampler, as the script says them
+    subset: str = ""
 
     @property
     def is_simple(self) -> bool:
@@ -71,7 +73,7 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
             drop_arg = arg
         elif arg.star == "**":
             splat_arg = arg
-    held = loader.arguments.get("shuffle", ())
+    held = loader.arguments.get("shuffle", ()) if not subset_indices(loader) else (Const(True),)
     known = {bool(k) for k in constants(held) or ()} if constants(held) is not None else set()
     shuffles = known.pop() if len(known) == 1 else (False if not held else None)
     in_splat = loader.splat is not None and "shuffle" in loader.splat.items and shuffle_arg is None
@@ -94,6 +96,7 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
         if drop and len({bool(d) for d in drop}) == 1
         else (None if drop_arg or "drop_last" in loader.arguments else False),
         _problem(facts, loader, dataset_arg),
+        subset_indices(loader),
     )
 
 
@@ -103,7 +106,7 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
     sampler = [o for o in arguments.get("sampler", ()) if not (isinstance(o, Const) and o.value is None)]
     if "batch_sampler" in arguments and constants(arguments["batch_sampler"]) != [None]:
         return "it has a batch_sampler, whose batches this version cannot deal out to ranks"
-    if sampler and not all(is_distributed(o) for o in sampler):
+    if sampler and not all(is_distributed(o) for o in sampler) and not subset_indices(loader):
         name = next((o.name.rsplit(".", 1)[-1] for o in sampler if isinstance(o, Sampler)), "a sampler")
         return f"it has {name}, and a DistributedSampler in its place would draw other samples"
     for obj in loader.dataset:
@@ -122,6 +125,18 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
     if dataset is None:
         return "its dataset is not among the arguments that could be followed"
     return ""
+
+
+def subset_indices(loader: Loader) -> str:
+    """`sampler=SubsetRandomSampler(train_idx)`: the text of the indices, where they are a name that the loader's statement sees too."""
+    found = [o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler)]
+    if len(found) != 1 or not found[0].name.endswith(".SubsetRandomSampler") or found[0].call is None:
+        return ""
+    site, call = found[0].site, found[0].call
+    if site.frame.home is not loader.site.frame.home or len(call.args) != 1:
+        return ""
+    indices = call.args[0].value
+    return site.source.code(indices) if isinstance(indices, (cst.Name, cst.Attribute)) else ""
 
 
 def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:

@@ -112,7 +112,7 @@ class LoaderWithoutSampler(Rule):
                 yield self.finding(
                     known.source, known.call, f"the training DataLoader cannot be sharded: {known.problem}", refuse=True
                 )
-            elif loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
+            elif not known.subset and loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
                 yield self.finding(
                     known.source,
                     known.call,
@@ -147,6 +147,14 @@ class LoaderWithoutSampler(Rule):
     def shard(self, facts: Facts, known: LoaderFacts) -> Finding:
         source = known.source
         name, edits = hoisted(facts, known, "train_set")
+        if known.subset and known.dataset is not None:
+            # sampler=SubsetRandomSampler(train_idx): the subset is a dataset of its own, and its sampler can be shared out
+            names = facts.names_of(source)
+            subset = names.fresh("train_subset")
+            line = f"{subset} = {names['torch']}.utils.data.Subset({name}, {known.subset})"
+            edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "torch")]
+            edits.append(Replace(source, known.dataset, subset))
+            name = subset
         options = ""
         if known.splat_shuffles and known.splat is not None:
             options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'

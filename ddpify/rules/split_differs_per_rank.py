@@ -6,15 +6,23 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Edit, SetArgument
+from ddpify.edits import AddHelper, Edit, InsertAfter, SetArgument, Surround
 from ddpify.facts import Facts
-from ddpify.facts.seeds import seeds
+from ddpify.facts.seeds import Seed, seeds
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._guards import joined_group
 
 _SPLITS = (
     "torch.utils.data.random_split",
     "torch.utils.data.dataset.random_split",
     "sklearn.model_selection.train_test_split",
+)
+_DRAWS = (
+    "numpy.random.shuffle",
+    "numpy.random.permutation",
+    "random.shuffle",
+    "random.sample",
+    "torch.randperm",
 )
 
 
@@ -57,8 +65,47 @@ class SplitDiffersPerRank(Rule):
         ),
     )
 
+    def drawn(self, facts: Facts, fixed: list[Seed]) -> Iterator[Finding]:
+        """`np.random.shuffle(indices)` and `torch.randperm(n)` before training: what they draw is rank 0's."""
+        first = min((e.seq for e in facts.roles.backwards), default=0)
+        done: set[int] = set()
+        for e in facts.external(*_DRAWS):
+            kind = e.name.split(".")[0]
+            if (
+                any(s.what == kind and s.event.seq < e.seq for s in fixed)
+                or e.seq > first
+                or e.loops
+                or id(e.node) in done
+                or not isinstance(e.node, cst.Call)
+                or not facts.editable(e.frame.source)
+                or "generator" in e.extra
+                or not joined_group(facts, e)
+                or any(isinstance(a, cst.ClassDef) for a in e.frame.source.ancestors(e.node))
+            ):
+                continue
+            done.add(id(e.node))
+            source = e.frame.source
+            name = facts.names_of(source)["broadcast_value"]
+            edit: Edit
+            if e.name.endswith(".shuffle"):
+                target = e.node.args[0].value if e.node.args else None
+                if not isinstance(e.stmt, cst.Expr) or not isinstance(target, (cst.Name, cst.Attribute)):
+                    continue
+                text = source.code(target)
+                edit = InsertAfter(source, e.stmt, (f"{text} = {name}({text})",))
+            else:
+                edit = Surround(source, e.node, f"{name}(", ")")
+            helper = AddHelper(source, "broadcast_value", frozenset({"tensor"}))
+            code = source.code(e.node).split("\n")[0]
+            yield self.finding(
+                source, e.node, f"`{code}` draws another order on every rank", edit, helper,
+                reason="no seed comes before it; now every rank has rank 0's order",
+            )
+
     def check(self, facts: Facts) -> Iterator[Finding]:
         fixed = seeds(facts)
+        if facts.converting:
+            yield from self.drawn(facts, fixed)
         for e in facts.external(*_SPLITS):
             sklearn = e.name.startswith("sklearn")
             given = "random_state" if sklearn else "generator"
