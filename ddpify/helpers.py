@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ddpify.source import Source, walk
+from ddpify.source import Source, children
 
 #: what emitted code calls things, and what it calls them where the user has taken the name
 _NAMES = {
@@ -66,7 +66,7 @@ class Names:
 
 def names_for(source: Source) -> Names:
     """Choose names that collide with nothing in the file."""
-    taken = {n.value for n in walk(source.module) if isinstance(n, cst.Name)}
+    taken = _bound_names(source)
     imported = imported_names(source)
     chosen: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -87,6 +87,26 @@ def names_for(source: Source) -> Names:
         else:
             chosen[name] = next((o for o in options if o not in taken), options[-1] + "_")
     return Names(chosen, missing, taken)
+
+
+def _bound_names(source: Source) -> set[str]:
+    """Every name of the file; of `import os.path as osp` only what it binds."""
+    found: set[str] = set()
+    todo: list[cst.CSTNode] = [source.module]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, cst.ImportAlias):
+            bound = node.asname.name if node.asname is not None else node.name
+            while isinstance(bound, cst.Attribute):
+                bound = bound.value
+            found.add(dotted(bound))
+        elif isinstance(node, cst.ImportFrom):
+            todo.extend(node.names if not isinstance(node.names, cst.ImportStar) else ())
+        elif isinstance(node, cst.Name):
+            found.add(node.value)
+        else:
+            todo.extend(children(node))
+    return found
 
 
 def canonical_names() -> Names:
@@ -214,22 +234,19 @@ def _reduce(options: frozenset[str]) -> str:
         else ""
     )
     argument = ", device=device" if device else ""
-    if "tensor" not in options:
-        return (
-            "def <all_reduce_sum>(*values):\n"
-            '    """Sum each number over all processes; counts stay integers."""\n'
-            f"{device}"
-            f"    total = <torch>.tensor(values, dtype=<torch>.float64{argument})\n"
-            "    <dist>.all_reduce(total)\n"
-            "    return [type(v)(t) for v, t in zip(values, total.tolist())]\n"
-        )
+    tensors = "tensor" in options
+    kept = "; tensors stay tensors" if tensors else ""
+    first = "*map(float, values)" if tensors else "*values"
+    back = "v.new_tensor(s) if <torch>.is_tensor(v) else s if f else int(s)" if tensors else "s if f else int(s)"
+    names = "v, s, f in zip(values, sums, floats)" if tensors else "s, f in zip(sums, floats)"
     return (
         "def <all_reduce_sum>(*values):\n"
-        '    """Sum each number over all processes; counts stay integers, tensors stay tensors."""\n'
+        f'    """Sum each number over all processes; a count stays an integer{kept}."""\n'
         f"{device}"
-        f"    total = <torch>.tensor([float(v) for v in values], dtype=<torch>.float64{argument})\n"
+        f"    total = <torch>.tensor([{first}, *(isinstance(v, float) for v in values)], dtype=<torch>.float64{argument})\n"
         "    <dist>.all_reduce(total)\n"
-        "    return [v.new_tensor(t) if <torch>.is_tensor(v) else type(v)(t) for v, t in zip(values, total.tolist())]\n"
+        "    sums, floats = total.view(2, -1).tolist()\n"
+        f"    return [{back} for {names}]\n"
     )
 
 

@@ -9,23 +9,11 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.contents import data_of, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.roles import loaders_in, root
-from ddpify.facts.values import (
-    Const,
-    Device,
-    FromBatch,
-    FromForward,
-    Heap,
-    Loader,
-    Obj,
-    Sampler,
-    Scheduler,
-    Seq,
-    data_of,
-    origins,
-)
+from ddpify.facts.values import Const, Device, FromBatch, FromForward, Heap, Loader, Obj, Sampler, Scheduler, Seq
 from ddpify.facts.wraps import NoWrapPoint
 from ddpify.source import Source
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import libcst as cst
 
+from ddpify.facts.contents import join, origins
 from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Entry, Frame, Scope
 from ddpify.facts.library import Library
+from ddpify.facts.state import Given
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -25,12 +25,9 @@ from ddpify.facts.values import (
     Thing,
     Value,
     Wrapped,
-    join,
-    origins,
 )
 from ddpify.source import walk
 
-Given = tuple[cst.BaseExpression | None, Value]
 _DEPTH = 24
 
 
@@ -190,9 +187,6 @@ class Calls(Library):
             self.returned.pop()
             self.stack.pop()
             self.stmt, self.loops, self.under, self.grad = kept
-
-    def block(self, body: Sequence[cst.CSTNode], frame: Frame) -> bool:
-        raise NotImplementedError
 
     def parameters(
         self, func: Func, given: list[Given], named: dict[str, Given]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.values import Const, Data, Device, Module, Thing, Value, Wrapped, constants
+from ddpify.facts.values import Const, Data, Device, Module, Thing, Value, Wrapped
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _value_form(facts: Facts, value: cst.BaseExpression, held: Value) -> tuple[s
         inner = value.args[0].value
     if isinstance(inner, cst.IfExp):
         one, other = facts.flow.values.get(inner.body, ()), facts.flow.values.get(inner.orelse, ())
-        if _kinds(one) <= {"cuda", "accelerator"} and "cpu" in _kinds(other) | _nested(facts, inner.orelse):
+        if _kinds(one) and _kinds(one) <= {"cuda", "accelerator"} and "cpu" in _kinds(other) | _nested(facts, inner.orelse):
             return "ifexp", inner.test
         return "other", None
     if isinstance(value, cst.Integer) or (isinstance(held[0], Const) and isinstance(held[0].value, int)):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.library import LOADER_ARGUMENTS
 from ddpify.facts.metrics import LoopFacts, loop_facts
 from ddpify.facts.sharding import LoaderFacts, loader_facts
-from ddpify.facts.values import Loader, constants
+from ddpify.facts.values import Loader
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts

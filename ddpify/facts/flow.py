@@ -1,44 +1,26 @@
-"""Project in, value flow out: the script is run abstractly, statement by statement, calls followed."""
+"""Project in, value flow out: the script is run abstractly, statement by statement, calls followed.
+
+Each class of the evaluator knows one kind of thing and extends the one before it: State, Attributes, Iterating,
+Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Importing, Paths, and here Flow.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from ddpify.facts.calls import Calls
-from ddpify.facts.frames import Entry, Frame, Loop, Scope
-from ddpify.facts.values import (
-    UNKNOWN,
-    Class,
-    Const,
-    Data,
-    Dict,
-    Ext,
-    FromLoop,
-    Func,
-    Instance,
-    Iteration,
-    Mod,
-    Mode,
-    Module,
-    Seq,
-    Thing,
-    Value,
-    Wrapped,
-    constants,
-    join,
-)
+from ddpify.facts.contents import join
+from ddpify.facts.frames import Frame, Scope
+from ddpify.facts.paths import Paths
+from ddpify.facts.values import UNKNOWN, Class, Const, Func, Mode, Module, Thing, Value, Wrapped
 from ddpify.project import Project
 from ddpify.source import Source
 
-#: Loops over at most this many literals are run once per element (`for phase in ['train', 'val']`).
-_UNROLL = 6
 
-
-class Flow(Calls):
-    """The evaluator's statements; expressions and calls are in the classes that it extends."""
+class Flow(Paths):
+    """The evaluator, whole: statements."""
 
     #: how many events there are when the script ends; functions that nothing calls are run after that
     main_end = 0
@@ -67,9 +49,9 @@ class Flow(Calls):
             inner = tuple(m for m in known if m is not None)
             if inner:
                 rest = tuple(o for o in held if not isinstance(o, (Module, Thing)))
-                self.bind(
-                    target, (*self.made(target, frame, Wrapped(self.site(stmt, frame), module=inner)), *rest), frame
-                )
+                wrapped = self.made(target, frame, Wrapped(self.site(stmt, frame), module=inner))
+                self.event("new", stmt, frame, wrapped[0], "torch.nn.parallel.DistributedDataParallel")
+                self.bind(target, (*wrapped, *rest), frame)
 
     def run_uncalled(self, source: Source) -> None:
         """Functions that nothing calls (in lint, a file is often a library) are roots with unknown arguments."""
@@ -82,26 +64,6 @@ class Flow(Calls):
                     isinstance(obj, Class) and obj.source is source and obj.node not in self.followed and self.uncalled
                 ):
                     self.instantiate_uncalled(obj, self.modules[source])
-
-    def module_frame(self, source: Source, name: str) -> Frame:
-        scope = Scope(source, None, source.module)
-        scope.names["__name__"] = (Const(name),)
-        scope.names["__file__"] = (Data("str"),)
-        frame = Frame(source, scope, None, True)
-        self.modules[source] = frame
-        self.frames.append(frame)
-        return frame
-
-    def import_module(self, source: Source, frame: Frame, stmt: cst.CSTNode) -> Frame:
-        """Run a module of the project on its first import."""
-        if source in self.modules:
-            return self.modules[source]
-        new = self.module_frame(source, "imported")
-        new.entries.append(Entry(frame, stmt, stmt, tuple(self.loops), self.grad))
-        kept, self.stmt, self.loops, self.grad = (self.stmt, self.loops, self.grad), source.module, [], True
-        self.block(source.module.body, new)
-        self.stmt, self.loops, self.grad = kept
-        return new
 
     # -- statements ---------------------------------------------------------------------------------
 
@@ -234,104 +196,6 @@ class Flow(Calls):
         frame.scope.names[node.name.value] = (cls,)
         frame.scope.bound_at[node.name.value] = node
 
-    def branch(self, stmt: cst.If, frame: Frame) -> bool:
-        test = self.expr(stmt.test, frame)
-        known = self.truth(test)
-        self.under.append(stmt)
-        try:
-            if known is True:
-                return self.block(stmt.body.body, frame)
-            if known is False:
-                return self.orelse(stmt.orelse, frame)
-            return self.either(
-                lambda: self.block(stmt.body.body, frame), lambda: self.orelse(stmt.orelse, frame), frame
-            )
-        finally:
-            self.under.pop()
-
-    def orelse(self, node: cst.If | cst.Else | None, frame: Frame) -> bool:
-        if isinstance(node, cst.If):
-            return self.statement(node, frame)
-        return self.block(node.body.body, frame) if node is not None else False
-
-    def loop_for(self, stmt: cst.For, frame: Frame) -> None:
-        over = self.expr(stmt.iter, frame)
-        elements = self.literals(over)
-        if elements is not None and len(elements) <= _UNROLL:
-            for element in elements:
-                self.bind(stmt.target, element, frame)
-                self.in_loop(Loop(stmt, frame, over, element), stmt.body.body, frame, once=True)
-        else:
-            self.in_loop(
-                Loop(stmt, frame, over),
-                stmt.body.body,
-                frame,
-                lambda: self.bind(stmt.target, self.element(over, stmt), frame),
-            )
-        if stmt.orelse is not None:
-            self.block(stmt.orelse.body.body, frame)
-
-    def literals(self, over: Value) -> list[Value] | None:
-        """The elements of a short list of literals, models or loaders, each known."""
-        if len(over) != 1 or not isinstance(over[0], (Seq, Dict, Iteration)):
-            return None
-        obj = over[0]
-        if isinstance(obj, Iteration):
-            if obj.how == "enumerate" and len(obj.of) == 1:
-                inner = self.literals(obj.of[0])
-                if inner is not None:
-                    return [(Seq(obj.site, elements=[(Const(i),), part]),) for i, part in enumerate(inner)]
-            if obj.how in ("items", "zip") and obj.of and all(isinstance(p, Seq) for v in obj.of for p in v):
-                return obj.of[0][0].elements if obj.how == "items" and isinstance(obj.of[0][0], Seq) else None
-            return None
-        if isinstance(obj, Dict):
-            return [(Const(k),) for k in obj.items] if obj.closed and obj.items and not obj.maybe else None
-        if obj.elements is None or not obj.elements:
-            return None
-        telling = (str, Module, Wrapped)
-        if all(
-            any(isinstance(o, telling[1:]) or (isinstance(o, Const) and isinstance(o.value, str)) for o in e)
-            for e in obj.elements
-        ):
-            return obj.elements
-        return None
-
-    def loop_while(self, stmt: cst.While, frame: Frame) -> bool:
-        test = self.expr(stmt.test, frame)
-        if self.truth(test) is False:
-            return self.block(stmt.orelse.body.body, frame) if stmt.orelse is not None else False
-        self.in_loop(Loop(stmt, frame), stmt.body.body, frame, lambda: self.expr(stmt.test, frame))
-        return False
-
-    def in_loop(
-        self,
-        loop: Loop,
-        body: Sequence[cst.CSTNode],
-        frame: Frame,
-        each: Callable[[], object] = lambda: None,
-        once: bool = False,
-    ) -> None:
-        """Run a body until its values are settled: twice, what happens in the first pass kept quiet."""
-        self.event("loop", loop.node, frame, value=loop.iterates, name="start")
-        self.loops.append(loop)
-        before = dict(frame.scope.names)
-        self.unsure += not once
-        if not once and not self.quiet:
-            self.quiet += 1
-            each()
-            self.block(body, frame)
-            self.quiet -= 1
-            for name, held in before.items():
-                frame.scope.names[name] = join(held, frame.scope.names.get(name, ()))
-        each()
-        self.block(body, frame)
-        self.unsure -= not once
-        if not once:
-            for name, held in before.items():
-                frame.scope.names[name] = join(held, frame.scope.names.get(name, ()))
-        self.loops.pop()
-        self.event("loop", loop.node, frame, value=loop.iterates, name="end")
-
     def with_block(self, stmt: cst.With, frame: Frame) -> bool:
         grad = self.grad
         for item in stmt.items:
@@ -373,94 +237,4 @@ class Flow(Calls):
         self.under.pop()
         return not after
 
-    def imports(self, stmt: cst.Import | cst.ImportFrom, frame: Frame) -> None:
-        names = frame.scope.names
-        if isinstance(stmt, cst.Import):
-            for alias in stmt.names:
-                dotted = _dotted(alias.name)
-                source = self.project.find(dotted)
-                if source is not None:
-                    self.import_module(source, frame, stmt)
-                if alias.asname is not None:
-                    bound, whole = _dotted(alias.asname.name), dotted
-                else:
-                    bound = whole = dotted.split(".")[0]
-                held = self.project.find(whole)
-                names[bound] = (Mod(held),) if held is not None else (Ext(whole),)
-            return
-        module = _dotted(stmt.module) if stmt.module is not None else ""
-        source = self.project.find(module, len(stmt.relative), frame.source)
-        inner = self.import_module(source, frame, stmt) if source is not None else None
-        if isinstance(stmt.names, cst.ImportStar):
-            if inner is not None:
-                names.update({n: v for n, v in inner.scope.names.items() if not n.startswith("_")})
-            else:
-                self.star_imports.setdefault(frame.source, []).append(module)
-            return
-        for alias in stmt.names:
-            name = _dotted(alias.name)
-            bound = _dotted(alias.asname.name) if alias.asname is not None else name
-            names[bound] = self.imported(module, name, inner, len(stmt.relative), frame, stmt)
-
-    def imported(
-        self, module: str, name: str, inner: Frame | None, level: int, frame: Frame, stmt: cst.CSTNode
-    ) -> Value:
-        if inner is not None and name in inner.scope.names:
-            return inner.scope.names[name]
-        sub = self.project.find(f"{module}.{name}" if module else name, level, frame.source)
-        if sub is not None:
-            self.import_module(sub, frame, stmt)
-            return (Mod(sub),)
-        return UNKNOWN if inner is not None else (Ext(f"{module}.{name}" if not level else f".{module}.{name}"),)
-
     # -- branches -----------------------------------------------------------------------------------
-
-    def either(self, one: Callable[[], bool], other: Callable[[], bool], frame: Frame) -> bool:
-        """Two ways, joined behind; a way that ends early drops out."""
-        names = frame.scope.names
-        before = dict(names)
-        self.unsure += 1
-        ended_one = one()
-        after_one = dict(names)
-        names.clear()
-        names.update(before)
-        ended_other = other()
-        self.unsure -= 1
-        if ended_one and ended_other:
-            return True
-        if not ended_one:
-            after_other = {} if ended_other else dict(names)
-            names.clear()
-            for name in {**after_one, **after_other}:
-                names[name] = join(after_one.get(name, ()), after_other.get(name, ()))
-        return False
-
-    def uncertain(self, body: Callable[[], bool], frame: Frame) -> None:
-        self.either(body, lambda: False, frame)
-
-    def truth(self, test: Value) -> bool | None:
-        known = constants(test)
-        if known:
-            truths = {bool(k) for k in known}
-            return truths.pop() if len(truths) == 1 else None
-        if test and all(isinstance(o, (Module, Wrapped, Func, Class, Instance)) for o in test):
-            return True
-        return None
-
-    def element(self, over: Value, loop: cst.CSTNode) -> Value:
-        """What one turn of a loop gets."""
-        return join(*(self.element_of(obj, loop) for obj in over)) if over else UNKNOWN
-
-
-def epoch_value(loop: cst.CSTNode) -> Value:
-    """The variable of a loop over numbers."""
-    return (Data("int", "const", frozenset({FromLoop(loop)})),)
-
-
-def _dotted(node: cst.BaseExpression | None) -> str:
-    match node:
-        case cst.Name(value=value):
-            return value
-        case cst.Attribute(value=value, attr=attr):
-            return f"{_dotted(value)}.{attr.value}"
-    return ""

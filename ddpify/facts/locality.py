@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.metrics import LoopFacts, loop_facts
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader, origins
+from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader
 from ddpify.source import children
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class Locality:
 
     def batch_loops(self, loops: tuple[Loop, ...]) -> list[Loop]:
         """The loops over training loaders among some."""
-        return [lp for lp in loops if any(isinstance(o, Loader) and o in self.training for o in loaders_in(lp.iterates))]
+        return [
+            lp for lp in loops if any(isinstance(o, Loader) and o in self.training for o in loaders_in(lp.iterates))
+        ]
 
     def is_local(self, node: cst.CSTNode, frame: Frame, depth: int = _DEPTH) -> bool:
         """Whether an expression is computed from a batch of this rank, from the clock or from chance."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import libcst as cst
 
+from ddpify.facts.contents import constants, data_of, join, modules, origins
+from ddpify.facts.expressions import Expressions
 from ddpify.facts.frames import Frame
+from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
     UNKNOWN,
@@ -26,19 +27,7 @@ from ddpify.facts.values import (
     Thing,
     Value,
     Wrapped,
-    constants,
-    data_of,
-    join,
-    modules,
-    origins,
 )
-
-if TYPE_CHECKING:
-    from ddpify.facts.expressions import Expressions as _Base
-else:
-    _Base = object
-
-Given = tuple[cst.BaseExpression | None, Value]
 
 #: Methods of nn.Module that change it in place and give it back.
 PREPARES = frozenset(
@@ -84,24 +73,8 @@ SURFACE = frozenset(
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 
 
-class Methods(_Base):
+class Methods(Expressions):
     """Calls of methods outside the project."""
-
-    if not TYPE_CHECKING:
-
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            super().__init__(*args, **kwargs)
-            self.stack = []
-            self.memo = {}
-            self.assigned = {}
-
-    else:
-        stack: list[cst.CSTNode]
-        memo: dict[object, tuple[Value, Frame]]
-        assigned: dict[cst.CSTNode, frozenset[str]]
-
-        def forward(self, obj: Module | Wrapped, node: cst.Call, given: list[Given], frame: Frame) -> Value: ...
-        def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None: ...
 
     def method(
         self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame

@@ -9,24 +9,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.calls import assigned_names
+from ddpify.facts.contents import data_of, modules, origins
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import Pass, loaders_in
-from ddpify.facts.values import (
-    Data,
-    Dict,
-    FromLength,
-    Instance,
-    Loader,
-    Module,
-    Obj,
-    Seq,
-    Thing,
-    Value,
-    Wrapped,
-    data_of,
-    modules,
-    origins,
-)
+from ddpify.facts.values import Data, Dict, FromLength, Instance, Iteration, Loader, Module, Obj, Seq, Thing, Value, Wrapped
 from ddpify.source import Source, children, walk
 
 if TYPE_CHECKING:
@@ -109,7 +95,9 @@ def _meets(frame: Frame, seen: set[int]) -> bool:
     )
 
 
-_COLLECTIVE = re.compile(r"torch\.distributed\.(\w+\.)*(all_reduce|reduce|all_gather\w*|gather\w*|barrier|broadcast\w*)")
+_COLLECTIVE = re.compile(
+    r"torch\.distributed\.(\w+\.)*(all_reduce|reduce|all_gather\w*|gather\w*|barrier|broadcast\w*)"
+)
 
 
 def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int]) -> None:
@@ -261,7 +249,7 @@ def _problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[in
             return f"line {line} collects values of the batches"
         if e.kind == "method" and isinstance(e.obj, Thing) and e.obj.name in ("", "writer"):
             return f"line {line} hands values to an object that could not be followed"
-        if e.kind == "set" and not (isinstance(e.obj, (Module, Wrapped))) and source.code(e.node) not in counted:
+        if e.kind == "set" and not (isinstance(e.obj, (Module, Wrapped, Iteration))) and source.code(e.node) not in counted:
             return f"line {line} changes `{source.code(e.node)}`"
         if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
             return f"line {line} calls `{e.name}`, which changes something outside itself"
@@ -456,6 +444,8 @@ def mentions(module: Module, words: tuple[str, ...]) -> bool:
         elif not m.name.startswith("torch.nn."):
             return m.inner is None or look(m.inner)  # a library's model: take it to have both
         parts = [p for v in (*m.fields.values(), *m.parts) for p in v]
+        if any(isinstance(p, Thing) and not p.name for p in parts):
+            return True  # a layer of a library that is not known
         return any(look(p) for part in parts for p in modules((part,)))
 
     return look(module)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
-from ddpify.facts.values import Const, Data, Ext, Method, Thing, Value, constants
+from ddpify.facts.values import Const, Data, Ext, Method, Thing, Value
 from ddpify.helpers import dotted
 from ddpify.source import Source, walk
 

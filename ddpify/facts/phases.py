@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.facts.values import constants
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts

@@ -7,11 +7,12 @@ import re
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definition, Definitions, argument_of, definitions, returns
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import is_guard
-from ddpify.facts.values import Const, Ext, Func, Thing, constants
+from ddpify.facts.values import Const, Ext, Func, Thing
 from ddpify.source import walk
 
 #: Calls whose result is the same on every rank.

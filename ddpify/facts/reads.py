@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside, outside_calls
-from ddpify.facts.values import Class, Instance, Module, constants
+from ddpify.facts.values import Class, Instance, Module
 from ddpify.facts.writes import Write, find_writes, write_of
 from ddpify.source import walk
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from ddpify.facts.contents import origins
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.values import (
@@ -22,7 +23,6 @@ from ddpify.facts.values import (
     Optimizer,
     Value,
     Wrapped,
-    origins,
 )
 from ddpify.source import Source, walk
 

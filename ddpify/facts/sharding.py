@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.externals import is_iterable_dataset
 from ddpify.facts.library import LOADER_ARGUMENTS
 from ddpify.facts.placing import statement_of
-from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler, constants
+from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler
 from ddpify.source import Source
 
 if TYPE_CHECKING:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.methods import PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Class, Instance, Module, Parameters, Thing, Wrapped, modules
+from ddpify.facts.values import Class, Instance, Module, Parameters, Thing, Wrapped
 from ddpify.source import Source
 
 
@@ -161,7 +162,9 @@ def _prepares(event: Event, module: Module) -> bool:
         return any(isinstance(o, Parameters) and module in map(root, o.modules) for o in event.value)
     if event.kind == "method" and event.name in PREPARES and event.obj is not None:
         return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
-    if event.kind == "external" or (event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None):
+    if event.kind == "external" or (
+        event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None
+    ):
         given = [*event.extra.values()]
         return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
     return False

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.values import Ext, Func, Instance, Module, constants
+from ddpify.facts.values import Ext, Func, Instance, Module
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts

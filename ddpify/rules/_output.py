@@ -8,10 +8,11 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.externals import role_of
 from ddpify.facts.outside import Outside, holding
 from ddpify.facts.talk import Talk
-from ddpify.facts.values import Dict, constants
+from ddpify.facts.values import Dict
 from ddpify.facts.writes import Write
 from ddpify.rules._guards import Placed, guards, joined_group
 from ddpify.rules._handles import handles

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.contents import origins
 from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import find_reads, in_dataset
-from ddpify.facts.values import Ext, FromWorld, Thing, Value, origins
+from ddpify.facts.values import Ext, FromWorld, Thing, Value
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
 

@@ -8,10 +8,11 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, InsertBefore
 from ddpify.facts import Facts
+from ddpify.facts.contents import modules
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.metrics import BUFFERS, mentions
 from ddpify.facts.unwrapping import Raw, find_raw
-from ddpify.facts.values import Wrapped, modules
+from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Converts, Finding, Rule
 
 

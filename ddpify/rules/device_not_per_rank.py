@@ -8,9 +8,10 @@ import libcst as cst
 
 from ddpify.edits import Append, Delete, Edit, Replace
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.values import Ext, constants
+from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
 

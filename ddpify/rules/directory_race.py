@@ -8,9 +8,9 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.outside import Outside, holding, outside_calls
 from ddpify.facts.ranks import depends_on_rank, guarded
-from ddpify.facts.values import constants
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import guards
 from ddpify.rules._run_names import Named, named_by_chance

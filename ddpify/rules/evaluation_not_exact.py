@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts
-from ddpify.facts.values import Sampler, constants
+from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.loader_without_sampler import hoisted, set_sampler
 

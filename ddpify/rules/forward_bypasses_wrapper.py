@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpify.facts import Facts
+from ddpify.facts.contents import modules
 from ddpify.facts.roles import root
-from ddpify.facts.values import Module, modules
+from ddpify.facts.values import Module
 from ddpify.rules._base import Bad, Finding, Good, Rule
 
 

@@ -9,11 +9,12 @@ import libcst as cst
 
 from ddpify.edits import Edit, Replace, SetArgument
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, outside_calls
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.values import Const, Device, Value, constants
+from ddpify.facts.values import Const, Device, Value
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import walk
 

@@ -8,8 +8,9 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.sharding import LoaderFacts, loader_facts, training_key
-from ddpify.facts.values import Const, constants
+from ddpify.facts.values import Const
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
 

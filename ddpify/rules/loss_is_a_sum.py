@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
-from ddpify.facts.values import data_of
+from ddpify.facts.contents import data_of
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 
 

@@ -9,12 +9,13 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.metrics import Accumulator, LoopFacts, loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.roles import expression_for
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing, origins
+from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
 
@@ -256,19 +257,26 @@ class MetricNotReduced(Rule):
             if (
                 isinstance(origin, FromLength)
                 and isinstance(origin.of, (Dataset, Instance, Thing))
-                and isinstance(divisor, cst.Call)
+                and self.is_length(facts, loop, divisor)
             ):
                 name = expression_for(loop.loader, loop.frame, facts.flow)
                 if (
                     name is not None
                     and isinstance(loop.loader, Loader)
                     and origin.of in loop.loader.dataset
-                    and divisor.args
                 ):
                     yield from self.samples(loop, divisor, name, world)
                     return
 
-    def samples(self, loop: LoopFacts, divisor: cst.Call, name: str, world: str) -> Iterator[Edit]:
+    def is_length(self, facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:
+        """`len(dataset)`, or a name for it."""
+        if isinstance(divisor, cst.Call):
+            return bool(divisor.args)
+        binds = [e for e in facts.flow.log.of("bind") if e.frame is loop.frame] if isinstance(divisor, cst.Name) else []
+        own = [e for e in binds if isinstance(divisor, cst.Name) and e.name == divisor.value]
+        return bool(own) and all(isinstance(e.stmt, cst.Assign) and isinstance(e.stmt.value, cst.Call) for e in own)
+
+    def samples(self, loop: LoopFacts, divisor: cst.BaseExpression, name: str, world: str) -> Iterator[Edit]:
         """`len(loader.dataset)`: the sampler pads, so as many samples were seen as all ranks' samplers have."""
         alone = isinstance(loop.source.parents.get(divisor), cst.AugAssign)
         text = f"len({name}.sampler){world}"

@@ -8,11 +8,12 @@ import libcst as cst
 
 from ddpify.edits import Edit, InsertBefore, Replace
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Ext, FromBatch, Iteration, Loader, Sampler, constants
+from ddpify.facts.values import Ext, FromBatch, Iteration, Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import Source
 
@@ -162,7 +163,11 @@ class MissingSetEpoch(Rule):
             loader = self.loader_in(facts, epoch, frame, node if at == 0 else None)
             if not facts.editable(frame.source) or loader is None or self.made_inside(facts, epoch, node) is not None:
                 continue
-            place = first_statement(node) if at == 0 and isinstance(node, (cst.For, cst.While)) else statement_of(frame.source, stmt)
+            place = (
+                first_statement(node)
+                if at == 0 and isinstance(node, (cst.For, cst.While))
+                else statement_of(frame.source, stmt)
+            )
             return self.passes(frame.source, place, loader)
         return None
 
@@ -224,7 +229,9 @@ class MissingSetEpoch(Rule):
                 for e in facts.flow.log.of("external"):
                     if e.name != "builtins.iter" or loader not in e.value or not facts.editable(e.frame.source):
                         continue
-                    name = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(loader, e.frame, facts.flow)
+                    name = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(
+                        loader, e.frame, facts.flow
+                    )
                     if name is not None and id(e.node) not in placed:
                         placed.add(id(e.node))
                         yield self.passes(e.frame.source, statement_of(e.frame.source, e.node), name)

@@ -114,17 +114,17 @@ class ModelNotWrapped(Rule):
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp) or not setup.cuda or setup.either:
             return ""  # a module on one device, whichever that is, needs none
+        if setup.device is None:
+            return ""  # a module on one device needs none
         torch = facts.names_of(w.source)["torch"]
-        if setup.device is not None and setup.device.form != "other":
-            name = name_in_scope(facts, setup, w.frame)
-            if name is not None and setup.device.form == "index":
-                return f", device_ids=[{name}] if {torch}.cuda.is_available() else None"
-            if name is not None:
-                return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
-        if setup.device is not None and setup.device.form == "other" and setup.device.frame is w.frame:
-            name = setup.device.target
-            return f', device_ids=[{name}.index] if {name}.type == "cuda" else None'
-        return f", device_ids=[{torch}.cuda.current_device()] if {torch}.cuda.is_available() else None"
+        name = name_in_scope(facts, setup, w.frame)
+        if setup.device.form == "other" and setup.device.frame is not w.frame:
+            name = None
+        if name is None:
+            return ""
+        if setup.device.form == "index":
+            return f", device_ids=[{name}] if {torch}.cuda.is_available() else None"
+        return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
 
 
 def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:

@@ -8,10 +8,11 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, InsertAfter
 from ddpify.facts import Facts
+from ddpify.facts.contents import data_of, origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import Const, FromBatch, Loader, Scheduler, Value, data_of, origins
+from ddpify.facts.values import Const, FromBatch, Loader, Scheduler, Value
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.contents import origins
 from ddpify.facts.externals import role_of
-from ddpify.facts.values import FromLength, Loader, origins
+from ddpify.facts.values import FromLength, Loader
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 
 

@@ -1,0 +1,206 @@
+"""Objects in, their attributes and items out; and what binding a name, an attribute or an item changes."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts.contents import constants, join, origins
+from ddpify.facts.frames import Frame
+from ddpify.facts.state import State
+from ddpify.facts.values import (
+    UNKNOWN,
+    Class,
+    Const,
+    Data,
+    Device,
+    Dict,
+    Ext,
+    Func,
+    Instance,
+    Iteration,
+    Loader,
+    Method,
+    Mod,
+    Module,
+    Obj,
+    Optimizer,
+    Sampler,
+    Seq,
+    Thing,
+    Value,
+    Wrapped,
+)
+
+#: Attributes of tensors that are tensors of the same samples.
+_SAME = frozenset(
+    {"data", "T", "mT", "real", "logits", "loss", "sample", "prev_sample", "last_hidden_state", "pooler_output"}
+)
+
+
+class Attributes(State):
+    """Reading attributes, and binding targets."""
+
+    def attribute(self, node: cst.Attribute, frame: Frame) -> Value:
+        base = self.expr(node.value, frame)
+        name = node.attr.value
+        found: list[Value] = []
+        for obj in base:
+            if isinstance(obj, (Wrapped, Module)):
+                self.event("attribute", node, frame, obj, name)
+            found.append(self.get(obj, name, node, frame))
+        return join(*found) if found else UNKNOWN
+
+    def get(self, obj: Obj, name: str, node: cst.CSTNode, frame: Frame) -> Value:
+        """An attribute of an object."""
+        match obj:
+            case Ext():
+                return (Ext(f"{obj.name}.{name}"),)
+            case Mod():
+                inner = self.modules.get(obj.source)
+                if inner is not None and name in inner.scope.names:
+                    return inner.scope.names[name]
+                if inner is not None and name == "__dict__":
+                    return (Dict(self.site(node, frame), items=dict(inner.scope.names.items())),)
+                return self.submodule(obj, name)
+            case Class():
+                return obj.member(name) or (Method(obj, name),)
+            case Instance() | Module():
+                return self.field(obj, name, node, frame)
+            case Wrapped():
+                return obj.module if name == "module" else (Method(obj, name),)
+            case Loader():
+                return self.loader_field(obj, name)
+            case Thing():
+                return obj.fields.get(name) or (
+                    (Data("any", "const"),) if obj.name == "namespace" else (Method(obj, name),)
+                )
+            case Device():
+                return (Data("str"),) if name == "type" else (Data("int", "const"),) if name == "index" else UNKNOWN
+            case Data():
+                if name in _SAME or name in ("grad", "requires_grad", "device", "dtype"):
+                    return (obj,) if name in _SAME else (Data("any"),)
+                if name == "shape":
+                    return (Data("any", "shape" if obj.agg == "sample" else "other", obj.origins),)
+                return (Method(obj, name),)
+        return (Method(obj, name),)
+
+    def submodule(self, obj: Mod, name: str) -> Value:
+        path = obj.source.path
+        if path.name == "__init__.py":
+            for candidate in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
+                for source in self.modules:
+                    if source.path == candidate:
+                        return (Mod(source),)
+        return UNKNOWN
+
+    def field(self, obj: Instance | Module, name: str, node: cst.CSTNode, frame: Frame) -> Value:
+        if name in obj.fields:
+            return obj.fields[name]
+        member = obj.cls.member(name) if obj.cls is not None else ()
+        if not member:
+            return (Method(obj, name),)
+        found: list[Value] = []
+        for m in member:
+            if isinstance(m, Func):
+                bound = self.bound(m, obj, node)
+                is_property = any(d.split(".")[-1] in ("property", "cached_property") for d in m.decorators)
+                found.append(self.call_function(bound, [], {}, node, frame) if is_property else (bound,))
+            else:
+                found.append((m,))
+        return join(*found)
+
+    def bound(self, func: Func, obj: Obj, node: cst.CSTNode) -> Func:
+        if "builtins.staticmethod" in func.decorators:
+            return func
+        key = (id(func), id(obj), "bound")
+        made = self.sites.setdefault(key, Func(func.node, func.source, func.scope, obj, func.owner, func.decorators))
+        assert isinstance(made, Func)
+        return made
+
+    def loader_field(self, obj: Loader, name: str) -> Value:
+        if name == "dataset":
+            return obj.dataset or UNKNOWN
+        if name in obj.arguments:
+            return obj.arguments[name]
+        if name in ("sampler", "batch_sampler"):
+            return (Sampler(obj.site, name="implicit", dataset=obj.dataset),)
+        return (Method(obj, name),)
+
+    # -- binding ----------------------------------------------------------------------------------------
+
+    def bind(self, target: cst.BaseExpression, value: Value, frame: Frame) -> None:
+        match target:
+            case cst.Name(value=name):
+                scope = frame.scope.outer.get(name, frame.scope)
+                scope.names[name] = value
+                scope.bound_at[name] = self.stmt
+                self.values[target] = join(self.values.get(target, ()), value)
+                self.event("bind", target, frame, name=name, value=value)
+            case cst.Attribute(value=base, attr=attr):
+                for obj in self.expr(base, frame):
+                    self.set_field(obj, attr.value, value)
+                    self.event("set", target, frame, obj, attr.value, value)
+                self.values[target] = join(self.values.get(target, ()), value)
+            case cst.Subscript(value=base, slice=index):
+                keys = [self.expr(i.slice.value, frame) for i in index if isinstance(i.slice, cst.Index)]
+                for obj in self.expr(base, frame):
+                    self.set_item(obj, constants(keys[0]) if len(keys) == 1 else None, value)
+                    self.event("store", target, frame, obj, "", value)
+            case cst.Tuple(elements=elements) | cst.List(elements=elements):
+                self.unpack([e.value for e in elements], value, frame)
+            case cst.StarredElement(value=inner):
+                self.bind(inner, value, frame)
+
+    def set_field(self, obj: Obj, name: str, value: Value) -> None:
+        if isinstance(obj, (Instance, Module, Thing, Optimizer)):
+            obj.fields[name] = join(obj.fields.get(name, ()), value) if self.unsure else value
+            if isinstance(obj, Module):
+                obj.parts.append(value)
+                for part in value:
+                    if isinstance(part, Thing) and part.owner is None:
+                        part.owner = obj
+                    if isinstance(part, Module) and part is not obj and part.part_of is None:
+                        part.part_of = obj
+        elif isinstance(obj, Class):
+            obj.members[name] = value
+        elif isinstance(obj, Mod) and obj.source in self.modules:
+            self.modules[obj.source].scope.names[name] = value
+
+    def set_item(self, obj: Obj, keys: list[object] | None, value: Value) -> None:
+        if isinstance(obj, Dict):
+            if keys is None:
+                obj.joined, obj.closed = join(obj.joined, value), False
+                return
+            for key in keys:
+                if self.unsure and key not in obj.items:
+                    obj.maybe.add(key)
+                obj.items[key] = join(obj.items.get(key, ()), value) if self.unsure else value
+        elif isinstance(obj, Seq):
+            obj.joined = join(obj.joined, value)
+            if (
+                obj.elements is not None
+                and keys
+                and isinstance(keys[0], int)
+                and -len(obj.elements) <= keys[0] < len(obj.elements)
+            ):
+                obj.elements[keys[0]] = value
+
+    def unpack(self, targets: list[cst.BaseExpression], value: Value, frame: Frame) -> None:
+        """`a, b = value`: element by element where they are known."""
+        for at, target in enumerate(targets):
+            parts = [self.part(obj, at, len(targets), isinstance(target, cst.StarredElement)) for obj in value]
+            self.bind(target, join(*parts) if parts else UNKNOWN, frame)
+
+    def part(self, obj: Obj, at: int, of: int, starred: bool = False) -> Value:
+        match obj:
+            case Seq(elements=elements, joined=joined):
+                if elements is not None and len(elements) == of and not starred:
+                    return elements[at]
+                return join(joined, *(elements or ())) or UNKNOWN
+            case Data():
+                return (Data("any" if obj.form != "tensor" else "tensor", obj.agg, obj.origins, obj.on_cpu),)
+            case Iteration(of=inner):
+                return inner[0] if inner else UNKNOWN
+            case Dict(items=items) if items and at < len(items):
+                return (Const(list(items)[at]),)
+        return (Data("any", "other", origins((obj,))),)

@@ -1,0 +1,180 @@
+"""Calls of Python's own functions in, what they give out: `zip`, `len`, `getattr`, `sorted`."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts.contents import constants, data_of, join, origins
+from ddpify.facts.frames import Frame
+from ddpify.facts.methods import Methods
+from ddpify.facts.state import Given
+from ddpify.facts.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Data,
+    Dataset,
+    Dict,
+    FromLength,
+    Func,
+    Instance,
+    Iteration,
+    Loader,
+    Mode,
+    Obj,
+    Optimizer,
+    Origin,
+    Parameters,
+    Seq,
+    Thing,
+    Value,
+    Wrapped,
+)
+
+_TRANSPARENT = frozenset({"list", "tuple", "iter", "reversed", "sorted", "set", "filter", "next", "frozenset"})
+
+
+class Builtins(Methods):
+    """Summaries of builtins, and of functions of torch and numpy that do the same."""
+
+    def builtin(self, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
+        site = self.site(node, frame)
+        values = [v for _, v in given]
+        first = values[0] if values else ()
+        if name in ("enumerate", "zip", "range", "map"):
+            if name == "map" and values:
+                for obj in first:
+                    if isinstance(obj, Func):
+                        parts: list[Given] = [
+                            (None, join(*(self.element_of(o, node) for o in v)) or UNKNOWN) for v in values[1:]
+                        ]
+                        return (Seq(site, joined=self.call_function(obj, parts, {}, node, frame)),)
+                values = values[1:]
+            made = Iteration(site, how=name if name != "map" else "iter", of=tuple(values))
+            return self.refreshed(made, node, frame)
+        if name == "next":
+            return (
+                join(
+                    *(
+                        self.element_of(o, node) if not isinstance(o, Iteration) else self.iterated(o, node)
+                        for o in first
+                    )
+                )
+                or UNKNOWN
+            )
+        if name in _TRANSPARENT:
+            return self.transparent(
+                name, first if name != "filter" else (values[1] if len(values) > 1 else ()), node, frame
+            )
+        if name == "len":
+            return self.length(first)
+        if name in ("sum", "min", "max"):
+            inner = join(*(self.element_of(o, node) if isinstance(o, (Seq, Dict)) else (o,) for v in values for o in v))
+            known = data_of(inner)
+            return (Data("any" if known is None else known.form, known.agg if known else "other", origins(inner)),)
+        if name in ("float", "int", "abs", "round", "bool"):
+            consts = constants(first)
+            if (
+                consts
+                and len(consts) == 1
+                and len(values) == 1
+                and isinstance(consts[0], (int, float, str))
+                and name in ("int", "float")
+            ):
+                try:
+                    return (Const(int(consts[0]) if name == "int" else float(consts[0])),)
+                except ValueError:
+                    return UNKNOWN
+            return self.computed("number", f"builtins.{name}", given, named, origins(first))
+        if name in ("getattr", "setattr", "hasattr", "isinstance"):
+            return self.reflection(name, values, node, frame)
+        if name == "dict":
+            return self.made(node, frame, Dict(site, items={k: v for k, (_, v) in named.items()}, closed=not given))
+        self.callbacks(given, named, node, frame)
+        known_all = frozenset().union(*(origins(v) for v in values)) if values else frozenset()
+        return (Data("str" if name in ("str", "repr", "format", "input") else "any", "other", known_all),)
+
+    def refreshed(self, made: Iteration, node: cst.Call, frame: Frame) -> Value:
+        result = self.made(node, frame, made)
+        self.refresh(result[0], made)
+        return result
+
+    def transparent(self, name: str, first: Value, node: cst.Call, frame: Frame) -> Value:
+        if name in ("list", "tuple", "filter", "iter") and any(isinstance(o, (Parameters, Seq)) for o in first):
+            return first
+        made = Iteration(self.site(node, frame), how="iter" if name not in ("set", "frozenset") else "set", of=(first,))
+        return self.refreshed(made, node, frame)
+
+    def length(self, first: Value) -> Value:
+        for obj in first:
+            if isinstance(obj, (Loader, Dataset, Instance, Thing)):
+                return (Data("int", "length", frozenset({FromLength(obj)})),)
+            if isinstance(obj, Iteration) and obj.of:
+                return self.length(obj.of[0])
+            if isinstance(obj, Seq) and obj.elements is not None:
+                return (Const(len(obj.elements)),)
+        known = data_of(first)
+        if known is not None and known.agg == "sample":
+            return (Data("int", "size", known.origins),)
+        return (Data("int", "const", origins(first)),)
+
+    def reflection(self, name: str, values: list[Value], node: cst.Call, frame: Frame) -> Value:
+        names = constants(values[1]) if len(values) > 1 else None
+        if name == "getattr" and names and len(names) == 1 and isinstance(names[0], str):
+            return join(*(self.get(o, names[0], node, frame) for o in values[0])) or UNKNOWN
+        if name == "setattr" and names and len(values) > 2:
+            for obj in values[0]:
+                for n in names:
+                    self.set_field(obj, str(n), values[2])
+            return NONE
+        return (Data("bool", "const"),) if name in ("hasattr", "isinstance") else UNKNOWN
+
+    def refresh(self, kept: Obj, made: Obj) -> None:
+        """A second run of the same expression (a loop) may see more."""
+        if kept is made:
+            return
+        if isinstance(kept, Wrapped) and isinstance(made, Wrapped):
+            kept.module = join(kept.module, made.module)
+        elif isinstance(kept, Optimizer) and isinstance(made, Optimizer):
+            kept.modules = list(dict.fromkeys([*kept.modules, *made.modules]))
+        elif isinstance(kept, Iteration) and isinstance(made, Iteration):
+            kept.of = made.of
+        elif isinstance(kept, Mode) and isinstance(made, Mode):
+            kept.grad = made.grad
+
+    def computed(
+        self, role: str, name: str, given: list[Given], named: dict[str, Given], known: frozenset[Origin]
+    ) -> Value:
+        first = data_of(given[0][1]) if given else None
+        form, agg, on_cpu = (first.form, first.agg, first.on_cpu) if first is not None else ("any", "other", False)
+        if role == "loss":
+            return (Data("tensor", reduced(self.reduction(named)), known),)
+        if role in ("sum", "mean"):
+            whole = len(given) == 1 and "dim" not in named and "axis" not in named
+            agg = agg if not whole or agg not in ("sample",) else role
+        elif role == "metric":
+            form, agg = "float", "other"
+        elif role == "number":
+            form = {"builtins.int": "int", "builtins.float": "float", "builtins.bool": "bool"}.get(name, form)
+            if form == "tensor" and name.startswith("numpy."):
+                form = "any"
+        elif role == "same" and name.endswith(("tensor", "from_numpy")):
+            form = "tensor"
+        return (Data(form, agg, known, on_cpu),)
+
+    def reduction(self, named: dict[str, Given]) -> list[object] | None:
+        if "reduction" in named:
+            return constants(named["reduction"][1])
+        if "size_average" in named and constants(named["size_average"][1]) == [False]:
+            return ["sum"]
+        return ["mean"]
+
+
+def reduced(reduction: list[object] | None) -> str:
+    """What a loss is, by its `reduction`."""
+    known = set(reduction or [])
+    return (
+        {"mean": "mean", "sum": "sum", "none": "sample", "batchmean": "mean"}.get(str(next(iter(known))), "other")
+        if len(known) == 1
+        else "other"
+    )

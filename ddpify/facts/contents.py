@@ -1,0 +1,88 @@
+"""Values in, what they hold out: their constants, numbers, modules and origins; and two values as one."""
+
+from __future__ import annotations
+
+from ddpify.facts.values import Const, Data, Dict, Iteration, Method, Module, Obj, Origin, Seq, Thing, Value, Wrapped
+
+_MOST = 12
+
+
+def join(*values: Value) -> Value:
+    """Either of the values; numbers and tensors melt into one."""
+    found: list[Obj] = []
+    data: Data | None = None
+    for value in values:
+        for obj in value:
+            if isinstance(obj, Data):
+                data = obj if data is None else merge(data, obj)
+            elif obj not in found and len(found) < _MOST:
+                found.append(obj)
+    return tuple(found) if data is None else (*found, data)
+
+
+def merge(a: Data, b: Data) -> Data:
+    if a == b:
+        return a
+    return Data(
+        a.form if a.form == b.form else "any",
+        a.agg if a.agg == b.agg else "other",
+        a.origins | b.origins,
+        a.on_cpu and b.on_cpu,
+    )
+
+
+def origins(value: Value, depth: int = 3) -> frozenset[Origin]:
+    """All that a value was computed from, containers included."""
+    found: set[Origin] = set()
+    for obj in value:
+        if isinstance(obj, (Data, Thing)):
+            found |= obj.origins
+        elif depth and isinstance(obj, Seq):
+            for part in obj.elements if obj.elements is not None else [obj.joined]:
+                found |= origins(part, depth - 1)
+        elif depth and isinstance(obj, Dict):
+            for part in (*obj.items.values(), obj.joined):
+                found |= origins(part, depth - 1)
+        elif depth and isinstance(obj, Method):
+            found |= origins((obj.obj,), depth - 1)
+        elif depth and isinstance(obj, Iteration):
+            for part in obj.of:
+                found |= origins(part, depth - 1)
+    return frozenset(found)
+
+
+def data_of(value: Value) -> Data | None:
+    """The number or tensor in a value; constants count as numbers."""
+    found: Data | None = None
+    for obj in value:
+        if isinstance(obj, Const):
+            form = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(obj.value), "any")
+            part: Data | None = Data(form, "const")
+        else:
+            part = obj if isinstance(obj, Data) else None
+        if part is not None:
+            found = part if found is None else merge(found, part)
+    return found
+
+
+def constants(value: Value) -> list[object] | None:
+    """The literals that a value can be, or None where it can be anything else."""
+    return (
+        [o.value for o in value if isinstance(o, Const)] if value and all(isinstance(o, Const) for o in value) else None
+    )
+
+
+def modules(value: Value) -> list[Module]:
+    """The modules in a value, those inside wrappers and containers included."""
+    found: list[Module] = []
+    for obj in value:
+        if isinstance(obj, Module):
+            found.append(obj)
+        elif isinstance(obj, Wrapped):
+            found.extend(modules(obj.module))
+        elif isinstance(obj, Thing) and obj.module is not None:
+            found.append(obj.module)
+        elif isinstance(obj, Seq):
+            for part in obj.elements if obj.elements is not None else [obj.joined]:
+                found.extend(modules(part))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,116 @@
+"""Calls that make or run modules in, modules and their outputs out."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts.builtin import Builtins, reduced
+from ddpify.facts.contents import constants, data_of, join, modules, origins
+from ddpify.facts.externals import role_of
+from ddpify.facts.frames import Frame
+from ddpify.facts.state import Given
+from ddpify.facts.values import UNKNOWN, Const, Data, Dict, FromForward, Func, Module, Origin, Seq, Value, Wrapped
+
+
+class Networks(Builtins):
+    """nn.Module objects of libraries, and forwards."""
+
+    def make_module(
+        self, role: str, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
+        first = self.first(given, named, "module", "model")
+        inner = [o for o in first if isinstance(o, (Module, Wrapped))]
+        if role in ("same-module", "copy") or (role == "copy-module" and not inner):
+            if role == "copy" and inner and isinstance(inner[0], Module):
+                old = inner[0]
+                copy = Module(
+                    self.site(node, frame),
+                    cls=old.cls,
+                    name=old.name,
+                    evidence="a copy",
+                    has_parameters=old.has_parameters,
+                )
+                copy.fields = dict(old.fields)
+                return self.made(node, frame, copy)
+            return first or UNKNOWN
+        if inner and (role in ("dataparallel", "copy-module") or name == "torch.compile"):
+            core = inner[0].module[0] if isinstance(inner[0], Wrapped) and inner[0].module else inner[0]
+            made = Module(
+                self.site(node, frame),
+                name=name,
+                evidence=f"{name}(...)",
+                inner=core if isinstance(core, Module) else None,
+            )
+            return self.made(node, frame, made)
+        made = Module(self.site(node, frame), name=name, evidence=f"{name}(...)", has_parameters=role == "module")
+        parts = [v for _, v in (*given, *named.values())]
+        for part in parts:
+            for m in modules(part):
+                m.part_of = m.part_of or made
+                made.fields.setdefault(str(len(made.fields)), (m,))
+        if name.endswith((".Sequential", ".ModuleList", ".ModuleDict")) and not any(
+            p for p in parts for o in p if isinstance(o, Data)
+        ):
+            made.has_parameters = (
+                any(m.has_parameters for p in parts for m in modules(p)) or name.endswith("List") or not parts
+            )
+        if role == "loss-module":
+            made.fields["reduction"] = named["reduction"][1] if "reduction" in named else (Const("mean"),)
+            if "size_average" in named and constants(named["size_average"][1]) == [False]:
+                made.fields["reduction"] = (Const("sum"),)
+            if "reduce" in named and constants(named["reduce"][1]) == [False]:
+                made.fields["reduction"] = (Const("none"),)
+        result = self.made(node, frame, made)
+        self.event("new", node, frame, result[0], name)
+        return result
+
+    def forward(self, obj: Module | Wrapped, node: cst.Call, given: list[Given], frame: Frame) -> Value:
+        """`model(x)`: the output comes from the module and from its inputs."""
+        known = frozenset().union(*(origins(v) for _, v in given)) if given else frozenset()
+        inner = obj.module if isinstance(obj, Wrapped) else (obj,)
+        module = next((m for m in inner if isinstance(m, Module)), None)
+        self.event("forward", node, frame, obj, value=given[0][1] if given else ())
+        if module is None:
+            return (Data("tensor", "sample", known),)
+        if role_of(module.name) == "loss-module":
+            return (Data("tensor", reduced(constants(module.fields.get("reduction", ()))), known),)
+        root = module.inner or module
+        module.called = module.called or not self.quiet
+        if root.has_parameters:
+            known |= {FromForward(root, node)}
+        agg = "sample"
+        if module.cls is not None and module.cls.member("forward"):
+            result = self.inside_forward(module, node, given, frame)
+            computed = data_of(result)
+            if computed is not None and computed.agg in ("mean", "sum"):
+                agg = computed.agg
+            parts = [o for o in result if isinstance(o, (Seq, Dict))]
+            if parts and isinstance(parts[0], Seq) and parts[0].elements is not None:
+                elements = [self.output(e, known) for e in parts[0].elements]
+                return (Seq(self.site(node, frame), elements=elements),)
+        return (Data("tensor", agg, known),)
+
+    def output(self, value: Value, known: frozenset[Origin]) -> Value:
+        computed = data_of(value)
+        agg = computed.agg if computed is not None and computed.agg in ("mean", "sum") else "sample"
+        return (Data("tensor", agg, known),)
+
+    def inside_forward(self, module: Module, node: cst.Call, given: list[Given], frame: Frame) -> Value:
+        """What the module's own forward computes; what happens in it is the module's affair."""
+        self.quiet += 1
+        try:
+            assert module.cls is not None
+            found = [
+                self.call_function(self.bound(m, module, node), given, {}, node, frame)
+                for m in module.cls.member("forward")
+                if isinstance(m, Func)
+            ]
+        finally:
+            self.quiet -= 1
+        return join(*found) if found else UNKNOWN
+
+    def first(self, given: list[Given], named: dict[str, Given], *names: str) -> Value:
+        for name in names:
+            if name in named:
+                return named[name][1]
+        return given[0][1] if given else ()

@@ -1,0 +1,150 @@
+"""Operands in, results out: arithmetic, `and`, `or`, `not`, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from ddpify.facts.contents import constants, data_of, join, origins
+from ddpify.facts.frames import Frame
+from ddpify.facts.state import State
+from ddpify.facts.values import Const, Data, Obj, Origin, Parameters, Seq, Value
+
+
+class Operators(State):
+    """What operators give, and how the result relates to the samples of a batch."""
+
+    def arithmetic(self, operator: str, one: Value, two: Value, node: cst.CSTNode, frame: Frame) -> Value:
+        operator = operator.removesuffix("Assign")
+        sequences = [o for o in (*one, *two) if isinstance(o, (Seq, Parameters))]
+        if sequences and operator == "Add":
+            return self.concatenated(sequences, node, frame)
+        left, right = constants(one), constants(two)
+        if left and right and len(left) == len(right) == 1:
+            folded = fold(operator, left[0], right[0])
+            if folded is not None:
+                return (Const(folded),)
+        a, b = data_of(one), data_of(two)
+        known: frozenset[Origin] = origins(one) | origins(two)
+        if a is None or b is None:
+            other = a or b
+            if other is not None and operator == "Multiply" and other.agg == "mean" and known:
+                # float(loss) * data.num_graphs: a batch mean times something of the batch is a sum over its samples
+                return (Data(other.form, "sum", known),)
+            form = other.form if other is not None else "any"
+            return (Data("tensor" if form == "tensor" else "any", other.agg if other else "other", known),)
+        tensor = "tensor" in (a.form, b.form)
+        form = (
+            "tensor"
+            if tensor
+            else "str"
+            if "str" in (a.form, b.form)
+            else a.form
+            if a.form == b.form
+            else ("float" if {a.form, b.form} <= {"int", "float"} else "any")
+        )
+        if operator == "Divide" and form == "int":
+            form = "float"
+        return (Data(form, combined(operator, a.agg, b.agg), known, tensor and a.on_cpu and b.on_cpu),)
+
+    def concatenated(self, parts: Sequence[Obj], node: cst.CSTNode, frame: Frame) -> Value:
+        if any(isinstance(p, Parameters) for p in parts):
+            held = [m for p in parts if isinstance(p, Parameters) for m in p.modules]
+            return self.made(node, frame, Parameters(self.site(node, frame), modules=tuple(dict.fromkeys(held))))
+        known = [p for p in parts if isinstance(p, Seq)]
+        elements = [e for p in known for e in p.elements or ()] if all(p.elements is not None for p in known) else None
+        joined = join(*(p.joined for p in known), *(e for p in known for e in p.elements or ()))
+        return self.made(node, frame, Seq(self.site(node, frame), elements=elements, joined=joined))
+
+    def boolean(self, operator: cst.BaseBooleanOp, one: Value, two: Value) -> Value:
+        known = self.truth(one)
+        if isinstance(operator, cst.And):
+            if known is False:
+                return one
+            return (
+                two
+                if known is True
+                else join((Const(False),) if self.truth(two) is False else two, (Data("bool", "const"),))
+            )
+        if known is True:
+            return one
+        return two if known is False else join(one, two)
+
+    def unary(self, operator: cst.BaseUnaryOp, value: Value) -> Value:
+        known = self.truth(value)
+        if isinstance(operator, cst.Not):
+            return (Const(not known),) if known is not None else (Data("bool", "const", origins(value)),)
+        consts = constants(value)
+        if consts and len(consts) == 1 and isinstance(operator, cst.Minus) and isinstance(consts[0], (int, float)):
+            return (Const(-consts[0]),)
+        return value
+
+    def comparison(self, node: cst.Comparison, frame: Frame) -> Value:
+        left = self.expr(node.left, frame)
+        rights = [(type(c.operator).__name__, self.expr(c.comparator, frame)) for c in node.comparisons]
+        if len(rights) == 1:
+            operator, right = rights[0]
+            a, b = constants(left), constants(right)
+            if a and b and len(a) == len(b) == 1 and operator in ("Equal", "NotEqual", "Is", "IsNot"):
+                same = a[0] == b[0]
+                return (Const(same if operator in ("Equal", "Is") else not same),)
+            if (
+                b == [None]
+                and operator in ("Is", "IsNot")
+                and left
+                and not any(isinstance(o, (Const, Data)) for o in left)
+            ):
+                return (Const(operator == "IsNot"),)
+        values = [left, *(r for _, r in rights)]
+        parts = [d for d in map(data_of, values) if d is not None]
+        sample = any(p.agg == "sample" for p in parts)
+        form = "tensor" if any(p.form == "tensor" for p in parts) else "bool"
+        return (Data(form, "sample" if sample else "other", frozenset().union(*map(origins, values))),)
+
+
+def fold(operator: str, a: object, b: object) -> object | None:
+    """Arithmetic on literals."""
+    if isinstance(a, str) and isinstance(b, str) and operator == "Add":
+        return a + b
+    if not isinstance(a, (int, float)) or not isinstance(b, (int, float)):
+        return None
+    try:
+        match operator:
+            case "Add":
+                return a + b
+            case "Subtract":
+                return a - b
+            case "Multiply":
+                return a * b
+            case "Divide":
+                return a / b
+            case "FloorDivide":
+                return a // b
+    except (ZeroDivisionError, OverflowError):
+        return None
+    return None
+
+
+def combined(operator: str, a: str, b: str) -> str:
+    """How the result of an operation relates to the samples of a batch."""
+    pair = {a, b}
+    if operator == "Multiply":
+        if pair == {"mean", "size"}:
+            return "sum"  # loss.item() * images.size(0)
+        if pair <= {"size", "const"} and "size" in pair:
+            return "size"
+    if operator == "Divide" and a in ("sum", "size") and b == "size":
+        return "mean"
+    if operator == "Divide" and b in ("const", "other", "length"):
+        return a
+    if "sample" in pair:
+        return "sample"
+    if a == b:
+        return a
+    for kept in ("sum", "mean", "size"):
+        if pair == {kept, "const"}:
+            return kept
+    if pair == {"sum", "size"} and operator in ("Add", "Subtract"):
+        return "sum"
+    return "other"

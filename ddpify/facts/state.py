@@ -1,0 +1,120 @@
+"""A project in, the state of a run out: frames, loops, objects by where they are made, the log of events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from ddpify.facts.frames import Event, Frame, Log, Loop
+from ddpify.facts.values import Func, Module, Obj, Site, Value, Wrapped
+from ddpify.project import Project
+from ddpify.source import Source
+
+#: An argument: the expression, where the call has one for it, and its value.
+Given = tuple[cst.BaseExpression | None, Value]
+
+
+class State:
+    """What the evaluator keeps while it runs a script; the classes that extend it each evaluate one kind of thing."""
+
+    def __init__(self, project: Project, *, uncalled: bool = True, budget: int = 600_000) -> None:
+        self.project = project
+        self.uncalled = uncalled
+        self.budget = budget
+        self.log = Log()
+        self.modules: dict[Source, Frame] = {}
+        self.frames: list[Frame] = []
+        self.values: dict[cst.CSTNode, Value] = {}
+        self.defaults: dict[cst.CSTNode, dict[str, Value]] = {}
+        self.star_imports: dict[Source, list[str]] = {}
+        self.followed: set[cst.CSTNode] = set()
+        self.sites: dict[tuple[int, int, str], Obj] = {}
+        self.stmt: cst.CSTNode = project.entry.module
+        self.loops: list[Loop] = []
+        self.under: list[cst.CSTNode] = []
+        self.grad: bool | None = True
+        self.quiet = 0
+        self.iterating: set[int] = set()
+        self.inner_frames: dict[tuple[int, int, str], Frame] = {}
+        self.unsure = 0
+        self.returned: list[Value] = [()]
+        #: the functions that are running, the results of those that ran, the names that each assigns
+        self.stack: list[cst.CSTNode] = []
+        self.memo: dict[object, tuple[Value, Frame]] = {}
+        self.assigned: dict[cst.CSTNode, frozenset[str]] = {}
+
+    def spend(self) -> None:
+        self.budget -= 1
+
+    def event(
+        self,
+        kind: str,
+        node: cst.CSTNode,
+        frame: Frame,
+        obj: Obj | None = None,
+        name: str = "",
+        value: Value = (),
+        callee: Frame | None = None,
+        extra: dict[str, Value] | None = None,
+    ) -> None:
+        """Write down what happens, unless this is a trial pass of a loop."""
+        if self.quiet:
+            return
+        frame = frame.home
+        new = Event(
+            kind,
+            node,
+            self.stmt,
+            frame,
+            self.grad,
+            tuple(self.loops),
+            len(self.log.events),
+            obj,
+            name,
+            value,
+            callee,
+            tuple(self.under),
+            extra or {},
+        )
+        self.log.events.append(new)
+        frame.events.append(new)
+
+    def site(self, node: cst.CSTNode, frame: Frame) -> Site:
+        return Site(node, frame.source, frame)
+
+    def made(self, node: cst.CSTNode, frame: Frame, make: Obj, tag: str = "") -> Value:
+        """The object that an expression makes: the same one each time it runs in the same frame."""
+        key = (id(node), id(frame), tag or type(make).__name__)
+        return (self.sites.setdefault(key, make),)
+
+    # -- given by the classes that extend this one ------------------------------------------------------------
+
+    def expr(self, node: cst.CSTNode, frame: Frame) -> Value:
+        raise NotImplementedError
+
+    def call(self, node: cst.Call, frame: Frame) -> Value:
+        raise NotImplementedError
+
+    def call_function(
+        self, func: Func, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame
+    ) -> Value:
+        raise NotImplementedError
+
+    def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None:
+        raise NotImplementedError
+
+    def forward(self, obj: Module | Wrapped, node: cst.Call, given: list[Given], frame: Frame) -> Value:
+        raise NotImplementedError
+
+    def block(self, body: Sequence[cst.CSTNode], frame: Frame) -> bool:
+        raise NotImplementedError
+
+    def statement(self, stmt: cst.CSTNode, frame: Frame) -> bool:
+        raise NotImplementedError
+
+    def truth(self, test: Value) -> bool | None:
+        raise NotImplementedError
+
+    def literals(self, over: Value) -> list[Value] | None:
+        raise NotImplementedError
