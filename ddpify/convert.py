@@ -7,12 +7,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import libcst as cst
-
 from ddpify.edits import AddHelper, Edit
 from ddpify.errors import Refused
 from ddpify.facts import Facts, collect
 from ddpify.helpers import NEEDS, Names, canonical_names, helper
+from ddpify.import_block import add_import, import_run, top_of
 from ddpify.lint import lint_source
 from ddpify.plan import Plan, make_plan
 from ddpify.project import Project
@@ -20,7 +19,7 @@ from ddpify.refusals import check_convertible
 from ddpify.repoint import repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
-from ddpify.source import Source, check_compiles, read_source, walk
+from ddpify.source import Source, check_compiles, read_source
 
 
 @dataclass
@@ -114,9 +113,7 @@ def renamed(path: Path, suffix: str) -> Path:
     return path.with_name(f"{path.stem}{suffix}.py")
 
 
-def rewrite(
-    source: Source, plan: Plan, facts: Facts, changed: list[Source], suffix: str, shared: str | None
-) -> str:
+def rewrite(source: Source, plan: Plan, facts: Facts, changed: list[Source], suffix: str, shared: str | None) -> str:
     """The edits of a plan applied to one file, helpers and imports included."""
     rewriter = Rewriter(source)
     edits: list[Edit] = [e for e in plan.edits if e.source is source]
@@ -137,7 +134,9 @@ def helper_module(facts: Facts, plan: Plan) -> str:
     """The module that changed files share: imports and helpers."""
     names = canonical_names()
     needed = list(dict.fromkeys(n for name in plan.helpers() for n in NEEDS[name][0]))
-    lines = sorted((names.missing[n] for n in needed), key=lambda line: ("torch" in line, line.startswith("from"), line))
+    lines = sorted(
+        (names.missing[n] for n in needed), key=lambda line: ("torch" in line, line.startswith("from"), line)
+    )
     blocks = ["\n".join(helper(name, options, names)) for name, options in plan.helpers().items()]
     return '"""Helpers for distributed training."""\n' + "\n".join(lines) + "\n\n\n" + "\n\n\n".join(blocks) + "\n"
 
@@ -172,104 +171,6 @@ def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) 
     else:
         at = top_of(source)
         rewriter.change(at, at, text + nl + nl + nl, 20)
-
-
-def import_run(source: Source) -> list[cst.CSTNode]:
-    """The import statements at the top; where code stands before them, the first run of imports that has torch in it."""
-    runs: list[list[cst.CSTNode]] = [[]]
-    for line in source.module.body:
-        imports = isinstance(line, cst.SimpleStatementLine) and all(
-            isinstance(s, (cst.Import, cst.ImportFrom)) for s in line.body
-        )
-        doc = (
-            isinstance(line, cst.SimpleStatementLine)
-            and isinstance(line.body[0], cst.Expr)
-            and isinstance(line.body[0].value, (cst.SimpleString, cst.ConcatenatedString))
-        )
-        guarded = (
-            isinstance(line, cst.Try)
-            and any(isinstance(n, (cst.Import, cst.ImportFrom)) for n in walk(line))
-            and len(list(walk(line))) < 40
-        )
-        dunder = (
-            isinstance(line, cst.SimpleStatementLine)
-            and isinstance(line.body[0], cst.Assign)
-            and "__" in source.code(line.body[0].targets[0])
-        )
-        if imports:
-            assert isinstance(line, cst.SimpleStatementLine)
-            runs[-1].append(line.body[-1])
-        elif guarded and runs[-1]:
-            runs[-1].append(line)
-        elif not doc and not (dunder and not runs[-1]) and runs[-1]:
-            runs.append([])
-    torch = [r for r in runs if any(re.search(r"\btorch\b", source.code(s)) for s in r)]
-    return torch[0] if torch else next((r for r in runs if r), [])
-
-
-def top_of(source: Source) -> int:
-    """Behind a docstring and the comments at the top of a file without imports."""
-    body = source.module.body
-    return source.line_start(source.line(body[0])) if body else len(source.text)
-
-
-def add_import(rewriter: Rewriter, run: list[cst.CSTNode], line: str) -> None:
-    """Put an import where it belongs: the standard library above, torch's behind the last of torch."""
-    source, nl = rewriter.source, rewriter.nl
-    if not run:
-        at = top_of(source)
-        rewriter.change(at, at, line + nl, 1)
-        return
-    plain = [s for s in run if isinstance(s, (cst.Import, cst.ImportFrom))]
-    module = line.split()[1]
-    if module.endswith("_helpers"):
-        at = rewriter.end(plain[-1] if plain else run[-1])
-        rewriter.change(at, at, nl + line, 6)
-        return
-    anchor: cst.CSTNode | None = None
-    if module.split(".")[0] == "torch":
-        family = [s for s in plain if re.match(r"(import|from)\s+torch\b", source.code(s))]
-        if line.startswith("import torch.distributed") or line == "import torch":
-            heads = (
-                [s for s in family if source.code(s) == "import torch"]
-                or [s for s in family if isinstance(s, cst.Import)][-1:]
-                or family[:1]
-            )
-            anchor = (
-                heads[-1]
-                if heads and line != "import torch"
-                else (family[0] if family else plain[-1] if plain else run[-1])
-            )
-            if line == "import torch":
-                at = rewriter.head(anchor, comments=False)
-                rewriter.change(at, at, line + nl, 1)
-                return
-        else:
-            anchor = family[-1] if family else run[-1]
-        at = rewriter.end(anchor)
-        rewriter.change(at, at, nl + line, 3 if line.startswith("import") else 4)
-        return
-    before = [s for s in plain if isinstance(s, cst.Import) and _is_standard(s) and _first(s.names[0].name) < module]
-    future = [s for s in plain if "__future__" in source.code(s)]
-    if before or future:
-        anchor = before[-1] if before else future[-1]
-        at = rewriter.end(anchor)
-        rewriter.change(at, at, nl + line, 2)
-    else:
-        at = rewriter.head(run[0])
-        rewriter.change(at, at, line + nl, 1)
-
-
-def _is_standard(stmt: cst.Import) -> bool:
-    import sys
-
-    return all(_first(a.name) in sys.stdlib_module_names for a in stmt.names)
-
-
-def _first(node: cst.BaseExpression) -> str:
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else ""
 
 
 def self_check(conversion: Conversion) -> None:

@@ -9,7 +9,8 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.library import LOADER_ARGUMENTS
-from ddpify.facts.metrics import LoopFacts, loop_facts
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.facts.values import Loader
 

@@ -31,13 +31,8 @@ class Expressions(Operators, Containers):
                 return self.call(node, frame)
             case cst.Integer() | cst.Float() | cst.SimpleString():
                 return (Const(node.evaluated_value),)
-            case cst.ConcatenatedString():
-                text = node.evaluated_value
-                self.expr(node.left, frame), self.expr(node.right, frame)
-                return (Const(text),) if isinstance(text, str) else (Data("str"),)
-            case cst.FormattedString(parts=parts):
-                inner = [self.expr(p.expression, frame) for p in parts if isinstance(p, cst.FormattedStringExpression)]
-                return (Data("str", "other", frozenset().union(*map(origins, inner))),)
+            case cst.ConcatenatedString() | cst.FormattedString():
+                return self.text(node, frame)
             case cst.BinaryOperation(left=left, right=right, operator=operator):
                 one, two = self.expr(left, frame), self.expr(right, frame)
                 return self.arithmetic(type(operator).__name__, one, two, node, frame)
@@ -67,14 +62,19 @@ class Expressions(Operators, Containers):
                 return self.comprehension(node, frame)
             case cst.Await(expression=inner):
                 return self.expr(inner, frame)
-            case cst.Yield(value=value):
-                if value is not None:
-                    inner_node = value.item if isinstance(value, cst.From) else value
-                    held = self.expr(inner_node, frame)
-                    made = self.made(node, frame, Iteration(self.site(node, frame), how="yield", of=(held,)))
-                    self.returned[-1] = join(self.returned[-1], made)
-                return UNKNOWN
+            case cst.Yield(value=value) if value is not None:
+                held = self.expr(value.item if isinstance(value, cst.From) else value, frame)
+                made = self.made(node, frame, Iteration(self.site(node, frame), how="yield", of=(held,)))
+                self.returned[-1] = join(self.returned[-1], made)
         return UNKNOWN
+
+    def text(self, node: cst.ConcatenatedString | cst.FormattedString, frame: Frame) -> Value:
+        if isinstance(node, cst.ConcatenatedString):
+            whole = node.evaluated_value
+            self.expr(node.left, frame), self.expr(node.right, frame)
+            return (Const(whole),) if isinstance(whole, str) else (Data("str"),)
+        inner = [self.expr(p.expression, frame) for p in node.parts if isinstance(p, cst.FormattedStringExpression)]
+        return (Data("str", "other", frozenset().union(*map(origins, inner))),)
 
     def name(self, node: cst.Name, frame: Frame) -> Value:
         name = node.value
@@ -93,13 +93,7 @@ class Expressions(Operators, Containers):
             elements = self.literals(self.expr(node.for_in.iter, frame))
             if elements is not None and len(elements) <= 6:
                 return self.unrolled(node, elements, frame)
-        inner = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
-        inner.entries, inner.events, inner.arguments, inner.home = (
-            frame.entries,
-            frame.events,
-            frame.arguments,
-            frame.home,
-        )
+        inner = _inner_frame(node, frame)
         depth = 0
         part: cst.CompFor | None = node.for_in
         while part is not None:
@@ -136,14 +130,7 @@ class Expressions(Operators, Containers):
         for at, element in enumerate(elements):
             key = (id(node), id(frame), f"element {at}")
             if key not in self.inner_frames:
-                made = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
-                made.entries, made.events, made.arguments, made.home = (
-                    frame.entries,
-                    frame.events,
-                    frame.arguments,
-                    frame.home,
-                )
-                self.inner_frames[key] = made
+                self.inner_frames[key] = _inner_frame(node, frame)
             inner = self.inner_frames[key]
             self.loops.append(Loop(node, frame, element, element))
             self.bind(node.for_in.target, element, inner)
@@ -163,3 +150,11 @@ class Expressions(Operators, Containers):
             else:
                 made_dict.joined, made_dict.closed = join(made_dict.joined, v), False
         return self.made(node, frame, made_dict)
+
+
+def _inner_frame(node: cst.BaseComp, frame: Frame) -> Frame:
+    """The scope of a comprehension; what happens in it happens in the function around it."""
+    inner = Frame(frame.source, Scope(frame.source, frame.scope, node), frame.func, frame.grad)
+    inner.entries, inner.events = frame.entries, frame.events
+    inner.arguments, inner.home = frame.arguments, frame.home
+    return inner

@@ -52,6 +52,9 @@ LOADER_ARGUMENTS = (
     "generator",
 )
 
+#: The parameters that hold what a thing is made of.
+_FIRST = ("dataset", "iterable", "optimizer", "params", "data_source")
+
 
 class Library(Networks):
     """Summaries of functions and classes outside the project."""
@@ -118,52 +121,12 @@ class Library(Networks):
         known: frozenset[Origin],
         frame: Frame,
     ) -> Value:
-        site, first = (
-            self.site(node, frame),
-            self.first(given, named, "dataset", "iterable", "optimizer", "params", "data_source"),
-        )
-        made: Obj | None = None
+        first = self.first(given, named, *_FIRST)
         match role:
-            case "ddp":
-                made = Wrapped(site, module=self.first(given, named, "module"))
-            case "optimizer":
-                held, loose = self.parameters_in(first)
-                made = Optimizer(site, name=name, modules=held, loose=loose)
-            case "scheduler":
-                made = Scheduler(site, name=name)
-            case "sampler":
-                made = Sampler(
-                    site, name=name, call=node, dataset=first, arguments={k: v for k, (_, v) in named.items()}
-                )
-            case "dataset":
-                made = Dataset(site, name=name, of=first if "torch.utils.data" in name else ())
             case "random-split":
                 return self.splits(node, first, given, named, frame)
-            case "device" | "accelerator-device":
-                made = Device(site, kind="accelerator") if role != "device" else device_of(site, first, given)
-            case "grad-off" | "grad-on":
-                if given and isinstance(given[0][1][0] if given[0][1] else None, Func):
-                    return given[0][1]
-                made = Mode(site, grad=role == "grad-on")
-            case "grad-set":
-                made = Mode(site, grad=self.truth(first))
-                if not any(isinstance(u, cst.With) and any(i.item is node for i in u.items) for u in [self.stmt]):
-                    self.grad = self.truth(first)
-            case "progress":
-                made = Iteration(site, how="progress", of=(first,) if first else ())
-            case "progress-range":
-                made = Iteration(site, how="range")
-            case "parameter" | "parser" | "namespace" | "writer" | "scaler":
-                made = Thing(
-                    site, name=role, fields={k: v for k, (_, v) in named.items()} if role == "namespace" else {}
-                )
-            case "load":
-                made = Thing(site, name="loaded")
-            case "split":
-                elements: list[Value] = [
-                    (Data("any", "other", known | {FromWorld("split")}),) for _ in range(2 * max(1, len(given)))
-                ]
-                made = Seq(site, elements=elements)
+            case "grad-off" | "grad-on" if given and isinstance(given[0][1][0] if given[0][1] else None, Func):
+                return given[0][1]  # no_grad as a function: what it decorates
             case "world" | "random":
                 what = known | {FromWorld(name)}
                 return (Data("tensor" if name.startswith("torch.") else "any", "other", what),)
@@ -171,12 +134,65 @@ class Library(Networks):
                 return (Data("bool", "const"),)
             case "save" | "seed":
                 return NONE
-        if made is not None:
-            result = self.made(node, frame, made)
-            self.refresh(result[0], made)
-            self.event("new", node, frame, result[0], name)
-            return result
-        return self.unknown_call(name, node, given, named, known, frame)
+        made = self.thing(role, name, node, first, given, named, known, frame)
+        if made is None:
+            return self.unknown_call(name, node, given, named, known, frame)
+        result = self.made(node, frame, made)
+        self.refresh(result[0], made)
+        self.event("new", node, frame, result[0], name)
+        return result
+
+    def thing(
+        self,
+        role: str,
+        name: str,
+        node: cst.Call,
+        first: Value,
+        given: list[Given],
+        named: dict[str, Given],
+        known: frozenset[Origin],
+        frame: Frame,
+    ) -> Obj | None:
+        """The object that a class of a library makes, by its role; None where it has none."""
+        site = self.site(node, frame)
+        match role:
+            case "ddp":
+                return Wrapped(site, module=self.first(given, named, "module"))
+            case "optimizer":
+                held, loose = self.parameters_in(first)
+                return Optimizer(site, name=name, modules=held, loose=loose)
+            case "scheduler":
+                return Scheduler(site, name=name)
+            case "sampler":
+                return Sampler(
+                    site, name=name, call=node, dataset=first, arguments={k: v for k, (_, v) in named.items()}
+                )
+            case "dataset":
+                return Dataset(site, name=name, of=first if "torch.utils.data" in name else ())
+            case "device" | "accelerator-device":
+                return Device(site, kind="accelerator") if role != "device" else device_of(site, first, given)
+            case "grad-off" | "grad-on":
+                return Mode(site, grad=role == "grad-on")
+            case "grad-set":
+                if not any(isinstance(u, cst.With) and any(i.item is node for i in u.items) for u in [self.stmt]):
+                    self.grad = self.truth(first)
+                return Mode(site, grad=self.truth(first))
+            case "progress":
+                return Iteration(site, how="progress", of=(first,) if first else ())
+            case "progress-range":
+                return Iteration(site, how="range")
+            case "parameter" | "parser" | "namespace" | "writer" | "scaler":
+                return Thing(
+                    site, name=role, fields={k: v for k, (_, v) in named.items()} if role == "namespace" else {}
+                )
+            case "load":
+                return Thing(site, name="loaded")
+            case "split":
+                elements: list[Value] = [
+                    (Data("any", "other", known | {FromWorld("split")}),) for _ in range(2 * max(1, len(given)))
+                ]
+                return Seq(site, elements=elements)
+        return None
 
     def unknown_call(
         self,

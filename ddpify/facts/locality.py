@@ -8,7 +8,8 @@ import libcst as cst
 
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.facts.metrics import LoopFacts, loop_facts
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader
 from ddpify.source import children

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
-from ddpify.facts.metrics import NOISE, mentions
+from ddpify.facts.layers import NOISE, mentions
 from ddpify.facts.values import Class, Dataset, Instance, Obj, Value
 
 if TYPE_CHECKING:

@@ -113,6 +113,8 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
     for obj in loader.dataset:
         if isinstance(obj, Instance) and obj.cls is not None and is_iterable_dataset(obj.cls.outside()):
             return f"{obj.cls.name} is an IterableDataset: a stream has no indices to share out, shard it by rank in its __iter__"
+        if isinstance(obj, Dataset) and obj.name.startswith("torchtext.datasets."):
+            return f"{obj.name.rsplit('.', 1)[-1]} of torchtext is a stream: it has no indices to share out"
         if isinstance(obj, Dataset) and "ChainDataset" in obj.name:
             return "a ChainDataset is a stream: it has no indices to share out"
     others = [

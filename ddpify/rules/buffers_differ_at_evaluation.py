@@ -10,7 +10,7 @@ from ddpify.edits import AddHelper, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.metrics import BUFFERS, mentions
+from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.unwrapping import Raw, find_raw
 from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Converts, Finding, Rule

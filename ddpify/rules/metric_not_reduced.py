@@ -11,7 +11,8 @@ from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surro
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
-from ddpify.facts.metrics import Accumulator, LoopFacts, loop_facts
+from ddpify.facts.loops import Accumulator, LoopFacts
+from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.roles import expression_for
 from ddpify.facts.setup import SetUp, find_setup
@@ -260,11 +261,7 @@ class MetricNotReduced(Rule):
                 and self.is_length(facts, loop, divisor)
             ):
                 name = expression_for(loop.loader, loop.frame, facts.flow)
-                if (
-                    name is not None
-                    and isinstance(loop.loader, Loader)
-                    and origin.of in loop.loader.dataset
-                ):
+                if name is not None and isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset:
                     yield from self.samples(loop, divisor, name, world)
                     return
 

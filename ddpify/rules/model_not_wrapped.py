@@ -8,9 +8,10 @@ import libcst as cst
 
 from ddpify.edits import AddImport, InsertAfter
 from ddpify.facts import Facts
+from ddpify.facts.contents import origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.values import Const, Device
+from ddpify.facts.values import Const, Device, FromForward
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
@@ -99,12 +100,21 @@ class ModelNotWrapped(Rule):
                     reason="gradients of all ranks are averaged in backward",
                 )
         if not facts.wraps:
-            yield self.finding(
-                facts.source,
-                facts.source.module,
-                "no trained model was found whose parameters an optimizer has",
-                refuse=True,
-            )
+            yield self.untraced(facts)
+
+    def untraced(self, facts: Facts) -> Finding:
+        """What is trained belongs to no model that could be found: the backward is the place to look at."""
+        event = facts.roles.backwards[0]
+        source = event.frame.source
+        called = sorted({o.module.evidence or o.module.name for b in facts.roles.backwards for o in origins(b.value) if isinstance(o, FromForward)})
+        seen = f"it comes through {', '.join(called[:3])}" if called else "no call of a model was seen on the way to it"
+        return self.finding(
+            source,
+            event.node,
+            f"the loss of `{source.code(event.node)}` could not be traced to a model whose parameters an optimizer has ({seen})",
+            refuse=True,
+            left="DDP needs a forward of the model itself between the batch and the loss",
+        )
 
     def name_of(self, w: WrapPoint | NoWrapPoint) -> str:
         return w.target if isinstance(w, WrapPoint) else w.source.code(w.node)

@@ -9,7 +9,8 @@ import libcst as cst
 from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
-from ddpify.facts.metrics import LoopFacts, loop_facts
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.metrics import loop_facts
 from ddpify.facts.values import FromLoop
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import walk

@@ -71,13 +71,15 @@ class SameNoiseOnAllRanks(Rule):
             func = seed.event.frame.source.code(seed.call.func)
             text = seed.text if _plain(seed) else f"({seed.text})"
             lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
+        if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
+            return
         if not lines:
-            first = fixed[0]
+            first = next(s for s in fixed if s.what in ("torch", "numpy"))
             yield self.finding(
                 first.event.frame.source,
                 first.event.node,
-                "all ranks draw the same random numbers while training: "
-                f"`{first.text}` is not known where the model is wrapped",
+                f"all ranks draw the same random numbers while training: the seed `{first.text}` cannot be named where the model "
+                "is wrapped; to vary them, seed the ranks apart behind the wrap",
                 note=True,
             )
             return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
 from ddpify.facts.frames import Event
-from ddpify.facts.metrics import BUFFERS, mentions
+from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.values import FromForward, Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule
 

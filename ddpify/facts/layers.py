@@ -1,0 +1,54 @@
+"""Modules in, what their layers do out: draw random numbers, keep statistics of the batches."""
+
+from __future__ import annotations
+
+from ddpify.facts.contents import modules
+from ddpify.facts.values import Module, Thing
+
+#: Layers that draw random numbers, and layers that keep statistics of the batches.
+NOISE = (
+    "Dropout",
+    "dropout",
+    "DropPath",
+    "drop_path",
+    "RReLU",
+    "randn",
+    "rand_like",
+    "bernoulli",
+    "normal_",
+    "rsample",
+    "gumbel_softmax",
+)
+BUFFERS = ("BatchNorm", "InstanceNorm", "register_buffer", "SyncBatchNorm", "SpectralNorm", "spectral_norm", "EMA")
+
+
+def mentions(module: Module, words: tuple[str, ...]) -> bool:
+    """Whether the text of a module's class (or of the classes of its parts) has one of the words; unknown modules count as having them."""
+    seen: set[int] = set()
+
+    def look(m: Module) -> bool:
+        if id(m) in seen:
+            return False
+        seen.add(id(m))
+        if m.cls is not None:
+            texts = [c.source.code(c.node) for c in m.cls.lineage()]
+            if any(w in t for w in words for t in texts) or any(w in b for w in words for b in m.cls.outside()):
+                return True
+            outside = {b for b in m.cls.outside() if not b.startswith("torch.nn.")}
+            if outside:
+                return True
+        elif m.name and any(w in m.name for w in words):
+            return True
+        elif not m.name.startswith("torch.nn."):
+            return m.inner is None or look(m.inner)  # a library's model: take it to have both
+        parts = [p for v in (*m.fields.values(), *m.parts) for p in v]
+        if any(isinstance(p, Thing) and not p.name for p in parts):
+            return True  # a layer of a library that is not known
+        return any(look(p) for part in parts for p in modules((part,)))
+
+    return look(module)
+
+
+def minds_its_mode(module: Module) -> bool:
+    """Whether `train()` and `eval()` give other outputs."""
+    return mentions(module, (*NOISE, *BUFFERS))

@@ -1,0 +1,103 @@
+"""A loop over a loader in, what stands behind it out: which of its names are read there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ddpify.facts.calls import assigned_names
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.values import Obj
+from ddpify.source import Source, children, walk
+
+
+@dataclass(frozen=True, eq=False)
+class Accumulator:
+    """A number or tensor that a loop adds to: `total += loss.item()`. `agg` is sum, size, mean, const or other; `tensor` its form."""
+
+    target: str
+    agg: str
+    tensor: bool
+    on_cpu: bool
+    #: the number that it starts from is set before the loop, in the same pass of the loops around
+    fresh: bool
+    read_after: bool
+
+
+@dataclass
+class LoopFacts:
+    """One loop over a loader, in one function."""
+
+    loader: Obj
+    node: cst.For
+    frame: Frame
+    source: Source
+    training: bool
+    start: Event
+    accumulators: list[Accumulator] = field(default_factory=list)
+    #: why the result of the loop cannot be put together from the ranks' shares, "" where it can
+    problem: str = ""
+    #: only the first batch is looked at
+    peeks: bool = False
+    #: the script itself adds up over ranks where there are any (a helper with all_reduce)
+    reduces: bool = False
+    #: why it is a sum over batches only, not over samples, "" where it is over samples
+    per_batch: str = ""
+    #: names that hold `len(loader)`, and calls of len(loader) that divide a result
+    batch_counts: list[cst.Name | cst.Call] = field(default_factory=list)
+
+
+def read_after(known: LoopFacts, target: str, inside: set[int]) -> bool:
+    """Whether the function's text uses a name behind the loop (attributes are always taken to be)."""
+    if "." in target:
+        return True
+    end = known.source.span(known.node.body).end
+    scope = known.frame.node
+    if any(id(n) not in inside and known.source.span(n).start > end for n in uses_of(scope, target)):
+        return True
+    return any(isinstance(n, cst.Global) and any(i.name.value == target for i in n.names) for n in walk(scope))
+
+
+def uses_of(scope: cst.CSTNode, name: str) -> list[cst.Name]:
+    """The places at which a scope's name stands, those of inner functions that have a local of that name left out."""
+    found: list[cst.Name] = []
+    todo = list(children(scope))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (cst.FunctionDef, cst.Lambda)):
+            params = [
+                p.name.value for p in (*node.params.params, *node.params.kwonly_params, *node.params.posonly_params)
+            ]
+            if name in params or name in assigned_names(node):
+                continue
+        if isinstance(node, (cst.Attribute, cst.Arg)):
+            todo.append(node.value)
+        elif isinstance(node, cst.Name) and node.value == name:
+            found.append(node)
+        else:
+            todo.extend(children(node))
+    return found
+
+
+def loaded_after(known: LoopFacts, name: str, inside: set[int]) -> bool:
+    """The first thing that happens to a name behind the loop is a read."""
+    end = known.source.span(known.node.body).end
+    uses = [n for n in uses_of(known.frame.node, name) if id(n) not in inside and known.source.span(n).start > end]
+    if not uses:
+        return False
+    first = min(uses, key=lambda n: known.source.span(n).start)
+    parent = known.source.parents.get(first)
+    stored = isinstance(parent, (cst.AssignTarget, cst.For, cst.CompFor)) or (
+        isinstance(parent, cst.Element)
+        and isinstance(known.source.parents.get(known.source.parents[parent]), (cst.AssignTarget, cst.For, cst.CompFor))
+    )
+    return not stored
+
+
+def divides(source: Source, node: cst.CSTNode) -> bool:
+    """`x / node` or `x /= node`"""
+    parent = source.parents.get(node)
+    if isinstance(parent, cst.BinaryOperation):
+        return parent.right is node and isinstance(parent.operator, (cst.Divide, cst.FloorDivide))
+    return isinstance(parent, cst.AugAssign) and parent.value is node and isinstance(parent.operator, cst.DivideAssign)

@@ -1,0 +1,88 @@
+"""DDP307: orders that depend on a directory listing or on hash seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Edit, Replace, Surround
+from ddpify.facts import Facts
+from ddpify.facts.frames import Event
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.source import Source
+
+_LISTS = frozenset({"os.listdir", "glob.glob"})
+_NO_ORDER = frozenset({"len", "sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "bool"})
+
+
+class ListingOrder(Rule):
+    """The order of samples or classes depends on a directory listing or on the hash seed.
+
+    ## What it does
+    Finds `os.listdir`, `glob.glob` and `list(set(...))` without `sorted` around them, before training.
+
+    ## Why is this bad?
+    A listing's order may differ from node to node, and the order of a set of strings differs from process to process: class 3 is another
+    class on another rank, and a split by position mixes training and validation data.
+
+    ## Edit
+    `sorted(...)`: the same order everywhere.
+    """
+
+    code = "DDP307"
+    severity = Severity.WARNING
+    references = ("https://github.com/huggingface/transformers/issues/48162",)
+    good = (Good('ddp = DDP(model)\nnames = sorted(os.listdir("data"))'),)
+    bad = (Bad('ddp = DDP(model)\nnames = os.listdir("data")'),)
+    converts = (
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            files = os.listdir("data")
+            kinds = list(set(f[0] for f in files))
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=('files = sorted(os.listdir("data"))', "kinds = sorted(set(f[0] for f in files))"),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        first = min((e.seq for e in facts.roles.backwards), default=len(facts.flow.log.events))
+        seen: set[int] = set()
+        for e in facts.flow.log.of("external"):
+            if id(e.node) in seen or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
+                continue
+            source = e.frame.source
+            listing = e.name in _LISTS and not self.ordered(source, e.node)
+            if not (listing or self.of_set(facts, e)) or e.seq > first or any(e.loops):
+                continue
+            seen.add(id(e.node))
+            edit: Edit = Surround(source, e.node, "sorted(", ")") if listing else Replace(source, e.node.func, "sorted")
+            code = source.code(e.node).split("\n")[0]
+            edits = (edit,) if facts.converting else ()
+            yield self.finding(source, e.node, f"the order of `{code}` may differ from rank to rank", *edits, reason="the same order on every rank")
+
+    def ordered(self, source: Source, node: cst.Call) -> bool:
+        """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""
+        parent = source.parents.get(node)
+        if isinstance(parent, cst.ComparisonTarget):
+            return True
+        call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _NO_ORDER
+
+    def of_set(self, facts: Facts, e: Event) -> bool:
+        """`list(set(...))`"""
+        if e.name != "builtins.list" or not isinstance(e.node, cst.Call) or not e.node.args:
+            return False
+        inner = e.node.args[0].value
+        names = [getattr(o, "name", "") for o in facts.flow.values.get(getattr(inner, "func", None), ())]  # type: ignore[arg-type]
+        return "builtins.set" in names and not self.ordered(e.frame.source, e.node)
