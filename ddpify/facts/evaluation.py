@@ -65,7 +65,12 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
         for e in found:
             for lp in e.loops:
                 modes.setdefault(id(lp.node), set()).add(e.mode)
-        others = {id(lp.node) for lp in loops if not any(lp.loader is e.loader for e in found)}
+        # the training loader read for its accuracy: its shards add up like an evaluation's, where the loop is a sum over samples
+        others = {
+            id(lp.node)
+            for lp in loops
+            if not any(lp.loader is e.loader for e in found) and (lp.training or lp.problem or lp.per_batch)
+        }
         changed = False
         for at, e in enumerate(found):
             here = set().union(*(modes[id(lp.node)] for lp in e.loops)) if e.loops else {e.mode}

@@ -77,7 +77,14 @@ class MetricNotReduced(Rule):
         shared = {e.loader for e in facts.cached("evaluations", evaluations) if e.mode != "all"}
         done: set[int] = set()
         for loop in facts.cached("loops", loop_facts):
-            if id(loop.node) in done or not facts.editable(loop.source) or not (loop.training or loop.loader in shared):
+            rereads = not loop.training and loop.loader in facts.roles.training_loaders and not loop.peeks
+            if id(loop.node) in done or not facts.editable(loop.source):
+                continue
+            if rereads and not self.adds_up(facts, loop, shared):
+                yield self.rereads(loop)
+                done.add(id(loop.node))
+                continue
+            if not (loop.training or loop.loader in shared or rereads):
                 continue
             done.add(id(loop.node))
             if loop.reduces:
@@ -93,6 +100,21 @@ class MetricNotReduced(Rule):
                 continue
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+
+    def adds_up(self, facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:
+        """The training loader read for its numbers: a sum over samples, in a loop that reads no loader in full."""
+        same = [lp for lp in facts.cached("loops", loop_facts) if lp.node is loop.node and lp is not loop]
+        training = facts.roles.training_loaders
+        whole = any(lp.loader not in shared and lp.loader not in training for lp in same)
+        return not (loop.problem or loop.per_batch or whole or any(lp.training for lp in same))
+
+    def rereads(self, loop: LoopFacts) -> Finding:
+        return self.finding(
+            loop.source,
+            loop.node,
+            "this loop reads the training loader for its numbers, and each rank has only a shard of it: they are one rank's",
+            left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
+        )
 
     def only(self, edit: Edit, test: str, loop: LoopFacts) -> Edit:
         """The reduction of a loop that also evaluates in full: while training only."""
