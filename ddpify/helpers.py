@@ -19,6 +19,7 @@ _NAMES = {
     "setup_distributed": ("setup_distributed", "setup_process_group"),
     "is_main_process": ("is_main_process", "is_rank_zero"),
     "main_process_first": ("main_process_first", "rank_zero_first"),
+    "is_local_main_process": ("is_local_main_process", "is_local_rank_zero"),
     "all_reduce_sum": ("all_reduce_sum", "sum_over_ranks"),
     "all_reduce_mean": ("all_reduce_mean", "mean_over_ranks"),
     "sync_buffers": ("sync_buffers", "broadcast_buffers"),
@@ -147,6 +148,7 @@ def dotted(node: cst.CSTNode | None) -> str:
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "setup_distributed": (("os", "torch", "dist"), ()),
     "is_main_process": (("os",), ()),
+    "is_local_main_process": (("os",), ()),
     "main_process_first": (("os", "contextmanager", "dist"), ()),
     "all_reduce_sum": (("torch", "dist"), ()),
     "all_reduce_mean": (("dist",), ("all_reduce_sum",)),
@@ -255,6 +257,10 @@ _TEXTS = {
 def <is_main_process>():
     return int(<os>.environ.get("RANK", 0)) == 0
 """,
+    "is_local_main_process": '''
+def <is_local_main_process>():
+    return int(<os>.environ.get("LOCAL_RANK", 0)) == 0
+''',
     "main_process_first": '''
 @<contextmanager>
 def <main_process_first>():

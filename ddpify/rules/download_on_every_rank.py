@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, Guard
+from ddpify.edits import AddHelper, AddImport, Guard, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.externals import role_of
@@ -19,6 +19,7 @@ from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import joined_group, same_on_all_ranks
 from ddpify.source import walk
+from ddpify.source import Source
 
 
 class DownloadOnEveryRank(Rule):
@@ -120,6 +121,9 @@ class DownloadOnEveryRank(Rule):
         if why or place is None:
             yield self.finding(source, call, f"{message}; {why}", left="let one process per node do it first")
             return
+        if isinstance(place, cst.Expr) and place is stmt and self.overwrites(event):
+            yield from self.by_one(facts, source, place, message)
+            return
         header = f"with {facts.names_of(source)['main_process_first']}()"
         yield self.finding(
             source,
@@ -129,6 +133,21 @@ class DownloadOnEveryRank(Rule):
             AddHelper(source, "main_process_first"),
             reason="one process per node downloads, the others find the files",
         )
+
+    def overwrites(self, event: Event) -> bool:
+        """`urlretrieve(url, path)` and `archive.extractall(path)` do it again although the files are there."""
+        return event.kind == "method" or event.name.endswith((".urlretrieve", "wget.download", "gdown.download", ".unpack_archive"))
+
+    def by_one(self, facts: Facts, source: Source, place: cst.CSTNode, message: str) -> Iterator[Finding]:
+        """One process per node does it, and all wait: the others would write over what is being read."""
+        names = facts.names_of(source)
+        edits = (
+            Guard(source, place, f"if {names['is_local_main_process']}()"),
+            InsertAfter(source, place, (f"{names['dist']}.barrier()",)),
+            AddHelper(source, "is_local_main_process"),
+            AddImport(source, "dist"),
+        )
+        yield self.finding(source, place, message, *edits, reason="one process per node does it, the others wait for the files")
 
     def obstacle(self, facts: Facts, frame: Frame, place: cst.CSTNode | None, event: Event) -> str:
         if not facts.editable(frame.source):

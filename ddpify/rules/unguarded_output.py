@@ -8,6 +8,8 @@ from typing import ClassVar
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.locality import locality
+from ddpify.facts.placing import following
 from ddpify.facts.outside import holding
 from ddpify.facts.ranks import depends_on_rank, guarded, ranks
 from ddpify.facts.talk import Talk, find_talk
@@ -17,6 +19,15 @@ from ddpify.rules._handles import opened_null
 from ddpify.rules._output import Silenced, silence
 
 _NOT_RANKS = frozenset({"shell", "input", "tracker"})
+from ddpify.source import Source
+
+
+def _exits(source: Source, stmt: cst.CSTNode) -> bool:
+    """`sys.exit(1)`"""
+    return isinstance(stmt, cst.Expr) and isinstance(stmt.value, cst.Call) and source.code(stmt.value.func) in _EXITS
+
+
+_EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 
 
 class UnguardedOutput(Rule):
@@ -116,7 +127,7 @@ class UnguardedOutput(Rule):
         seen: set[int] = set()
         elsewhere: dict[int, list[Talk]] = {}
         for t in talk:
-            if self.is_safe(facts, t):
+            if self.is_safe(facts, t) or self.dies(facts, t):
                 continue
             found = silence(facts, t)
             if isinstance(found, str):
@@ -133,6 +144,16 @@ class UnguardedOutput(Rule):
             yield from self.findings(facts, t, found, seen)
         for group in elsewhere.values():
             yield self.other_file(group)
+
+    def dies(self, facts: Facts, t: Talk) -> bool:
+        """The last words of a rank that ends the job because of its own numbers: whichever rank that is has to say them."""
+        source = t.call.source
+        stmt = holding(source, t.call.node)
+        if stmt is None:
+            return False
+        test = next((a for a in source.ancestors(stmt) if isinstance(a, cst.If)), None)
+        ends = any(isinstance(s, cst.Raise) or _exits(source, s) for s in following(source, stmt))
+        return ends and test is not None and any(locality(facts).is_local(test.test, e.frame) for e in t.call.events)
 
     def findings(self, facts: Facts, t: Talk, found: list[Silenced], seen: set[int]) -> Iterator[Finding]:
         for s in found:

@@ -21,16 +21,27 @@ FIRST = "with main_process_first():\n    "
             "data = Digits('data', download=fetch)",
         ),
         ("from datasets import load_dataset", "data = load_dataset('glue')"),
-        ("from urllib.request import urlretrieve", "urlretrieve('http://x/a.zip', 'a.zip')"),
         ("from huggingface_hub import snapshot_download", "folder = snapshot_download('a/b')"),
         ("from torchvision.datasets.utils import download_and_extract_archive as get", "get('http://x/a.zip', 'data')"),
-        ("import zipfile\narchive = zipfile.ZipFile('a.zip')", "archive.extractall('data')"),
     ],
 )
 def test_one_process_goes_first(imports: str, statement: str) -> None:
     result = edited(script(imports=imports, before=statement), CODE)
     assert FIRST + statement in result.text
     assert result.needs == {"main_process_first"}
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    ("imports", "statement"),
+    [
+        ("from urllib.request import urlretrieve", "urlretrieve('http://x/a.zip', 'a.zip')"),
+        ("import zipfile\narchive = zipfile.ZipFile('a.zip')", "archive.extractall('data')"),
+    ],
+)
+def test_what_would_be_done_again_is_done_by_one(imports: str, statement: str) -> None:
+    result = edited(script(imports=imports, before=statement), CODE)
+    assert f"if is_local_main_process():\n    {statement}\ndist.barrier()" in result.text
     assert not result.left
 
 
@@ -123,7 +134,7 @@ def test_the_set_up_comes_before_a_download_at_the_top() -> None:
     result = edited(
         script(imports="from urllib.request import urlretrieve\nurlretrieve('http://x/a.zip', 'a.zip')"), CODE
     )
-    assert result.has("with main_process_first():\n    urlretrieve('http://x/a.zip', 'a.zip')")
+    assert result.has("if is_local_main_process():\n    urlretrieve('http://x/a.zip', 'a.zip')\ndist.barrier()")
     assert not result.left
 
 
