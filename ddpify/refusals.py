@@ -90,17 +90,6 @@ def check_trains(facts: Facts, roots: dict[str, int]) -> None:
             raise Refused(
                 f"{source.path}:{line}: this script starts training processes of its own ({name}); torchrun starts them in DDP"
             )
-    parallel = [
-        e
-        for n in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
-        for e in facts.identifiers.get(n, ())
-        if e.seq < facts.flow.main_end
-    ]
-    if parallel:
-        raise Refused(
-            f"{parallel[0].frame.source.path}:{parallel[0].frame.source.line(parallel[0].node)}: nn.DataParallel is not taken out by this "
-            "version; take it out (and `.module` with it), then convert"
-        )
     if roles.backwards and roles.backwards[0].seq >= facts.flow.main_end:
         event = roles.backwards[0]
         name = event.frame.func.name if event.frame.func is not None else "the training code"

@@ -22,10 +22,12 @@ pytestmark = pytest.mark.torchrun
 RUN = tuple(case for case in CONVERTED if case.run)
 ALONE = tuple(case for case in RUN if not case.needs)
 AGAIN = tuple(case for case in RUN if case.again)
+#: scripts that say no name in a text (as `"{val}".format(**self.__dict__)` does)
+RENAMED = tuple(c for c in ALONE if c.name in ("language_model_methods", "plateau_early_stopping", "vae_sum_loss"))
 #: who runs, by the name of its folder: the original and the conversion, on ranks or (world 0) under plain python;
 #: STILL are both with every `shuffle=True` made False and a seed, so that they see the same samples in the same order
 ORIGINAL, ONE, TWO, THREE = "original", "one", "two", "three"
-STILL_ORIGINAL, STILL_PLAIN = "still_original", "still_plain"
+STILL_ORIGINAL, STILL_PLAIN, STILL_RENAMED = "still_original", "still_plain", "still_renamed"
 WORLDS = {ONE: 1, TWO: 2, THREE: 3}
 
 
@@ -48,9 +50,11 @@ class Runs:
         cwd.mkdir(exist_ok=True, parents=True)
         script = folder / f"{who}.py"
         data = case.before.read_bytes()
-        if who in (STILL_ORIGINAL, STILL_PLAIN):
+        if who.startswith("still"):
             data = still(data)
-        script.write_bytes(data if who in (ORIGINAL, STILL_ORIGINAL) else convert_bytes(data).data)
+        if who == STILL_RENAMED:
+            data = renamed(data.decode()).encode()
+        script.write_bytes(convert_bytes(data).data if who in (STILL_PLAIN, *WORLDS) else data)
         return Job(script, case.args if args is None else args, world=WORLDS.get(who, 0), cwd=cwd)
 
     def run(self, wanted: Sequence[tuple[Case, str]]) -> Runs:
@@ -78,6 +82,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Every fixture alone, its conversion under plain python and on two ranks: torch is imported once."""
     whos = (ORIGINAL, STILL_ORIGINAL, STILL_PLAIN, TWO)
     wanted = [(case, who) for case in RUN for who in whos if who == TWO or not case.needs]
+    wanted += [(case, STILL_RENAMED) for case in RENAMED]
     return Runs(tmp_path_factory.mktemp("fixtures")).run(wanted)
 
 
@@ -227,26 +232,11 @@ def test_each_goes_on_from_the_files_of_the_other(case: Case, resumed: dict[tupl
 # ---- the names of the variants -----------------------------------------------------------------------------
 
 
-def test_a_renamed_script_does_the_same(tmp_path: Path) -> None:
+@each(RENAMED)
+def test_a_renamed_script_does_the_same(case: Case, runs: Runs) -> None:
     """The renaming that test_properties.py relies on changes no behaviour."""
-    cases = [
-        case
-        for case in ALONE
-        if case.name in ("language_model_methods", "plateau_early_stopping", "trainer_class_json_log")
-    ]
-    jobs = []
-    for case in cases:
-        text = conversion(case).source.text
-        for name, written in (("as_it_is", text), ("renamed", renamed(text))):
-            script = tmp_path / f"{case.name}_{name}.py"
-            script.write_text(written)
-            (tmp_path / script.stem).mkdir()
-            jobs.append(Job(script, case.args, world=0, cwd=tmp_path / script.stem))
-    results = run_batch(jobs)
-    for case, before, after in zip(cases, results[::2], results[1::2], strict=True):
-        assert before.ok, case.name
-        assert after.ok, after.ranks[0].stderr
-        assert _without_clocks(after.ranks[0].stdout) == _without_clocks(before.ranks[0].stdout)
+    before, after = (runs.of(case, who).ranks[0].stdout for who in (STILL_ORIGINAL, STILL_RENAMED))
+    assert _without_clocks(after) == _without_clocks(before)
 
 
 # ---- real torchrun ------------------------------------------------------------------------------------------

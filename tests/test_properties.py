@@ -333,7 +333,7 @@ def statement_lines(source: Source) -> list[int]:
     return sorted(found)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
+@settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
 @given(st.data())
 def test_blank_lines_and_comments_make_no_difference(data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CONVERTED))
@@ -367,7 +367,7 @@ HASHES = """
 import hashlib, sys
 from pathlib import Path
 from tests.cases import CONVERTED, conversion
-for case in CONVERTED:
+for case in CONVERTED[::3]:
     print(case.name, hashlib.sha256(conversion(case).data).hexdigest())
 """
 
@@ -379,8 +379,8 @@ def hashes(seed: str) -> Iterator[str]:
 
 
 def test_the_same_bytes_whatever_the_hash_seed() -> None:
-    here = [f"{c.name} {hashlib.sha256(conversion(c).data).hexdigest()}" for c in CONVERTED]
-    for seed in ("0", "1", "77"):
+    here = [f"{c.name} {hashlib.sha256(conversion(c).data).hexdigest()}" for c in CONVERTED[::3]]
+    for seed in ("0", "77"):
         assert list(hashes(seed)) == here
 
 

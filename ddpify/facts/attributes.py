@@ -96,6 +96,8 @@ class Attributes(State):
     def field(self, obj: Instance | Module, name: str, node: cst.CSTNode, frame: Frame) -> Value:
         if name in obj.fields:
             return obj.fields[name]
+        if name == "module" and isinstance(obj, Module) and obj.parallel:
+            return (obj,)
         member = obj.cls.member(name) if obj.cls is not None else ()
         if not member:
             return (Method(obj, name),)

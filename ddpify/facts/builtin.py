@@ -41,27 +41,13 @@ class Builtins(Methods):
         site = self.site(node, frame)
         values = [v for _, v in given]
         first = values[0] if values else ()
-        if name in ("enumerate", "zip", "range", "map"):
-            if name == "map" and values:
-                for obj in first:
-                    if isinstance(obj, Func):
-                        parts: list[Given] = [
-                            (None, join(*(self.element_of(o, node) for o in v)) or UNKNOWN) for v in values[1:]
-                        ]
-                        return (Seq(site, joined=self.call_function(obj, parts, {}, node, frame)),)
-                values = values[1:]
-            made = Iteration(site, how=name if name != "map" else "iter", of=tuple(values))
-            return self.refreshed(made, node, frame)
+        if name in ("enumerate", "zip", "range"):
+            return self.refreshed(Iteration(site, how=name, of=tuple(values)), node, frame)
+        if name == "map":
+            return self.mapped(values, node, frame)
         if name == "next":
-            return (
-                join(
-                    *(
-                        self.element_of(o, node) if not isinstance(o, Iteration) else self.iterated(o, node)
-                        for o in first
-                    )
-                )
-                or UNKNOWN
-            )
+            parts = (self.iterated(o, node) if isinstance(o, Iteration) else self.element_of(o, node) for o in first)
+            return join(*parts) or UNKNOWN
         if name in _TRANSPARENT:
             return self.transparent(
                 name, first if name != "filter" else (values[1] if len(values) > 1 else ()), node, frame
@@ -74,17 +60,10 @@ class Builtins(Methods):
             return (Data("any" if known is None else known.form, known.agg if known else "other", origins(inner)),)
         if name in ("float", "int", "abs", "round", "bool"):
             consts = constants(first)
-            if (
-                consts
-                and len(consts) == 1
-                and len(values) == 1
-                and isinstance(consts[0], (int, float, str))
-                and name in ("int", "float")
-            ):
-                try:
-                    return (Const(int(consts[0]) if name == "int" else float(consts[0])),)
-                except ValueError:
-                    return UNKNOWN
+            if name in ("int", "float") and consts and len(consts) == len(values) == 1:
+                literal = consts[0]
+                if isinstance(literal, (int, float, str)):
+                    return _number(name, literal)
             return self.computed("number", f"builtins.{name}", given, named, origins(first))
         if name in ("getattr", "setattr", "hasattr", "isinstance"):
             return self.reflection(name, values, node, frame)
@@ -93,6 +72,17 @@ class Builtins(Methods):
         self.callbacks(given, named, node, frame)
         known_all = frozenset().union(*(origins(v) for v in values)) if values else frozenset()
         return (Data("str" if name in ("str", "repr", "format", "input") else "any", "other", known_all),)
+
+    def mapped(self, values: list[Value], node: cst.Call, frame: Frame) -> Value:
+        """`map(f, xs)`: a function of the project is called with the elements."""
+        site = self.site(node, frame)
+        for obj in values[0] if values else ():
+            if isinstance(obj, Func):
+                given: list[Given] = [
+                    (None, join(*(self.element_of(o, node) for o in v)) or UNKNOWN) for v in values[1:]
+                ]
+                return (Seq(site, joined=self.call_function(obj, given, {}, node, frame)),)
+        return self.refreshed(Iteration(site, how="iter", of=tuple(values[1:])), node, frame)
 
     def refreshed(self, made: Iteration, node: cst.Call, frame: Frame) -> Value:
         result = self.made(node, frame, made)
@@ -168,6 +158,14 @@ class Builtins(Methods):
         if "size_average" in named and constants(named["size_average"][1]) == [False]:
             return ["sum"]
         return ["mean"]
+
+
+def _number(name: str, literal: float | str) -> Value:
+    """`int("3")`"""
+    try:
+        return (Const(int(literal) if name == "int" else float(literal)),)
+    except ValueError:
+        return UNKNOWN
 
 
 def reduced(reduction: list[object] | None) -> str:

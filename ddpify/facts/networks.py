@@ -9,7 +9,7 @@ from ddpify.facts.contents import constants, data_of, join, modules, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
-from ddpify.facts.values import UNKNOWN, Const, Data, Dict, FromForward, Func, Module, Origin, Seq, Value, Wrapped
+from ddpify.facts.values import UNKNOWN, Const, Data, Dict, FromForward, Func, Module, Origin, Seq, Site, Value, Wrapped
 
 
 class Networks(Builtins):
@@ -20,20 +20,17 @@ class Networks(Builtins):
     ) -> Value:
         first = self.first(given, named, "module", "model")
         inner = [o for o in first if isinstance(o, (Module, Wrapped))]
+        if role == "copy" and inner and isinstance(inner[0], Module):
+            return self.made(node, frame, _copy(inner[0], self.site(node, frame)))
         if role in ("same-module", "copy") or (role == "copy-module" and not inner):
-            if role == "copy" and inner and isinstance(inner[0], Module):
-                old = inner[0]
-                copy = Module(
-                    self.site(node, frame),
-                    cls=old.cls,
-                    name=old.name,
-                    evidence="a copy",
-                    has_parameters=old.has_parameters,
-                )
-                copy.fields = dict(old.fields)
-                return self.made(node, frame, copy)
             return first or UNKNOWN
-        if inner and (role in ("dataparallel", "copy-module") or name == "torch.compile"):
+        if role == "dataparallel":
+            # nn.DataParallel(model): the same module, which also answers to `.module`
+            for m in modules(first):
+                m.parallel = True
+            self.event("dataparallel", node, frame, inner[0] if inner else None, name, first)
+            return first or UNKNOWN
+        if inner and (role == "copy-module" or name == "torch.compile"):
             core = inner[0].module[0] if isinstance(inner[0], Wrapped) and inner[0].module else inner[0]
             made = Module(
                 self.site(node, frame),
@@ -55,11 +52,7 @@ class Networks(Builtins):
                 any(m.has_parameters for p in parts for m in modules(p)) or name.endswith("List") or not parts
             )
         if role == "loss-module":
-            made.fields["reduction"] = named["reduction"][1] if "reduction" in named else (Const("mean"),)
-            if "size_average" in named and constants(named["size_average"][1]) == [False]:
-                made.fields["reduction"] = (Const("sum"),)
-            if "reduce" in named and constants(named["reduce"][1]) == [False]:
-                made.fields["reduction"] = (Const("none"),)
+            made.fields["reduction"] = _reduction(named)
         result = self.made(node, frame, made)
         self.event("new", node, frame, result[0], name)
         return result
@@ -114,3 +107,19 @@ class Networks(Builtins):
             if name in named:
                 return named[name][1]
         return given[0][1] if given else ()
+
+
+def _copy(old: Module, site: Site) -> Module:
+    """`copy.deepcopy(model)`"""
+    copy = Module(site, cls=old.cls, name=old.name, evidence="a copy", has_parameters=old.has_parameters)
+    copy.fields = dict(old.fields)
+    return copy
+
+
+def _reduction(named: dict[str, Given]) -> Value:
+    """`reduction=` of a loss, or what torch's older arguments say of it."""
+    if "reduce" in named and constants(named["reduce"][1]) == [False]:
+        return (Const("none"),)
+    if "size_average" in named and constants(named["size_average"][1]) == [False]:
+        return (Const("sum"),)
+    return named["reduction"][1] if "reduction" in named else (Const("mean"),)

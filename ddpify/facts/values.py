@@ -183,6 +183,8 @@ class Module(Heap):
     #: no parameter (a plain loss, an activation)
     has_parameters: bool = True
     frozen: bool = False
+    #: nn.DataParallel stands around it
+    parallel: bool = False
     #: its forward is called by the script itself
     called: bool = False
     #: how it was recognised, for reports

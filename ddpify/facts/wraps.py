@@ -78,6 +78,9 @@ def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapP
         return NoWrapPoint(module, first.node, source, cell)
     frame, target, binds = cell
     binds = [e for e in binds if e.seq < first.seq and module in [root(m) for m in modules(e.value)]]
+    parallel = {id(e.stmt) for e in flow.log.of("dataparallel")}
+    # model = nn.DataParallel(model) is taken out: nothing can stand behind it
+    binds = [e for e in binds if id(e.stmt) not in parallel] or binds
     if not binds:
         return NoWrapPoint(module, first.node, source, f"`{target}` is not assigned where ddpify could follow it")
     prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(e, module)]

@@ -18,8 +18,7 @@ from ddpify.facts.reads import asks_files
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import joined_group, same_on_all_ranks
-from ddpify.source import walk
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 
 class DownloadOnEveryRank(Rule):

@@ -87,18 +87,7 @@ class LoaderWithoutSampler(Rule):
                 continue
             done.add(known.call)
             if not facts.converting:
-                if (
-                    known.source is facts.source
-                    and "sampler" not in loader.arguments
-                    and "batch_sampler" not in loader.arguments
-                    and not known.problem
-                    and not loader.unknown_splat
-                ):
-                    yield self.finding(
-                        known.source,
-                        known.call,
-                        f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
-                    )
+                yield from self.lint(facts, known)
                 continue
             if not facts.editable(known.source):
                 message = f"the training DataLoader is made in {known.source.path.name}:{known.source.line(known.call)}, another file of the project"
@@ -113,7 +102,11 @@ class LoaderWithoutSampler(Rule):
                 yield self.finding(
                     known.source, known.call, f"the training DataLoader cannot be sharded: {known.problem}", refuse=True
                 )
-            elif not known.subset and loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
+            elif (
+                not known.subset
+                and loader.arguments.get("sampler")
+                and constants(loader.arguments["sampler"]) != [None]
+            ):
                 yield self.finding(
                     known.source,
                     known.call,
@@ -130,6 +123,16 @@ class LoaderWithoutSampler(Rule):
                     "training batches come from something other than a DataLoader",
                     refuse=True,
                 )
+
+    def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
+        loader = known.loader
+        sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments
+        if known.source is facts.source and not (sampled or known.problem or loader.unknown_splat):
+            yield self.finding(
+                known.source,
+                known.call,
+                f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
+            )
 
     def no_loader(self, facts: Facts) -> Finding:
         event = facts.roles.backwards[0]

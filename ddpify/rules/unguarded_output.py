@@ -9,8 +9,8 @@ import libcst as cst
 
 from ddpify.facts import Facts
 from ddpify.facts.locality import locality
-from ddpify.facts.placing import following
 from ddpify.facts.outside import holding
+from ddpify.facts.placing import following
 from ddpify.facts.ranks import depends_on_rank, guarded, ranks
 from ddpify.facts.talk import Talk, find_talk
 from ddpify.facts.values import Ext

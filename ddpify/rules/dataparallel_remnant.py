@@ -1,0 +1,151 @@
+"""DDP209: nn.DataParallel in a distributed script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Delete, Edit, InsertBefore, Replace
+from ddpify.facts import Facts
+from ddpify.facts.frames import Event
+from ddpify.facts.values import Module, Wrapped
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.source import Source, walk
+
+_NAMES = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"})
+
+
+class DataparallelRemnant(Rule):
+    """nn.DataParallel drives several GPUs from one process.
+
+    ## What it does
+    Takes `nn.DataParallel(...)` out of a script that becomes distributed, and finds it in one that is.
+
+    ## Why is this bad?
+    One process drives one GPU under DDP: `DDP(DataParallel(model))` constructs without complaint, and its keys start with
+    `module.module.`.
+
+    ## Edit
+    The module stands in the place of the call. `.module` stays where the name holds the DDP wrapper by then, and goes where it does not.
+    Checkpoints lose `module.` from their keys: the report says so, and states that are loaded may have it or not.
+    """
+
+    code = "DDP209"
+    severity = Severity.WARNING
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html",)
+    good = (Good("ddp = DDP(model)"),)
+    bad = (Bad("ddp = DDP(nn.DataParallel(model))"),)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.DataParallel(nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            torch.save(net.module.state_dict(), "net.pt")
+            """,
+            gives=("net = nn.Linear(4, 1)\nnet = DDP(net)", 'torch.save(net.module.state_dict(), "net.pt")'),
+            drops=("DataParallel(nn",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        done: set[int] = set()
+        for e in facts.flow.log.of("dataparallel"):
+            if id(e.node) in done or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
+                continue
+            done.add(id(e.node))
+            source = e.frame.source
+            code = source.code(e.node).split("\n")[0]
+            if not facts.converting:
+                yield self.finding(source, e.node, f"`{code}` drives several GPUs from each process")
+                continue
+            yield self.finding(source, e.node, f"`{code}` is taken out", self.take_out(source, e), reason="one process drives one GPU")
+        if facts.converting and done:
+            yield from self.around(facts)
+
+    def take_out(self, source: Source, e: Event) -> Edit:
+        """`model = nn.DataParallel(model)` goes as a whole; else the module stands in the place of the call."""
+        assert isinstance(e.node, cst.Call)
+        given = next((a.value for a in e.node.args if a.keyword is None or a.keyword.value == "module"), None)
+        text = source.code(given) if given is not None else "None"
+        stmt = e.stmt
+        if isinstance(stmt, cst.Assign) and stmt.value is e.node and source.code(stmt.targets[0].target) == text:
+            return Delete(source, self.whole(source, stmt))
+        return Replace(source, e.node, text)
+
+    def whole(self, source: Source, stmt: cst.CSTNode) -> cst.CSTNode:
+        """`if torch.cuda.device_count() > 1: model = nn.DataParallel(model)` goes with what is in it."""
+        line = source.parents.get(stmt)
+        block = source.parents.get(line) if line is not None else None
+        above = source.parents.get(block) if block is not None else None
+        alone = isinstance(block, cst.IndentedBlock) and len(block.body) == 1
+        if isinstance(line, cst.SimpleStatementSuite):
+            above, alone = source.parents.get(line), len(line.body) == 1
+        return above if alone and isinstance(above, cst.If) and above.orelse is None else stmt
+
+    def around(self, facts: Facts) -> Iterator[Finding]:
+        """`.module`, isinstance tests, batch sizes and checkpoints that went with it."""
+        flow = facts.after
+        for e in flow.log.of("attribute"):
+            if e.name != "module" or not isinstance(e.node, cst.Attribute) or not facts.editable(e.frame.source):
+                continue
+            held = flow.values.get(e.node.value, ())
+            raw, wrapped = any(isinstance(o, Module) for o in held), any(isinstance(o, Wrapped) for o in held)
+            source = e.frame.source
+            name = source.code(e.node.value)
+            if raw and not any("module" in m.fields for m in held if isinstance(m, Module)):
+                unwrap = facts.names_of(source)["unwrap"]
+                edit = Replace(source, e.node, f"{unwrap}({name})" if wrapped else name)
+                more: tuple[Edit, ...] = (AddHelper(source, "unwrap"),) if wrapped else ()
+                yield self.finding(source, e.node, f"`{name}` is the module itself here", edit, *more, reason="nothing stands around it")
+        for source in facts.project.files():
+            if facts.editable(source):
+                yield from self.mentions(facts, source)
+        first = facts.flow.log.of("dataparallel")[0]
+        yield self.finding(
+            first.frame.source,
+            first.node,
+            'the keys of new checkpoints have no "module." any more: the old script cannot read them',
+            note=True,
+        )
+
+    def mentions(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        values = facts.flow.values
+        for node in walk(source.module):
+            if not isinstance(node, (cst.Name, cst.Attribute)):
+                continue
+            names = {getattr(o, "name", "") for o in values.get(node, ())}
+            parent = source.parents.get(node)
+            if names & _NAMES and isinstance(parent, cst.Arg):
+                ddp = facts.names_of(source)["DDP"]
+                yield self.finding(source, node, f"`{source.code(node)}` is looked for in a test", Replace(source, node, ddp),
+                                   AddImport(source, "DDP"), reason="what stands around the model now is DDP")  # fmt: skip
+            elif names == {"torch.cuda.device_count"} and self.multiplies(source, node):
+                yield self.finding(source, node, "a batch size is multiplied by the number of GPUs, and is per process now",
+                                   left="take the factor out")  # fmt: skip
+        for e in facts.flow.log.of("method"):
+            if e.name == "load_state_dict" and isinstance(e.obj, Module) and e.obj.parallel and e.frame.source is source and isinstance(e.node, cst.Call):
+                torch = facts.names_of(source)["torch"]
+                state = e.node.args[0].value if e.node.args else None
+                if isinstance(state, (cst.Name, cst.Subscript, cst.Attribute)):
+                    line = f'{torch}.nn.modules.utils.consume_prefix_in_state_dict_if_present({source.code(state)}, "module.")'
+                    yield self.finding(source, e.node, f"`{source.code(state)}` may come from the old script", InsertBefore(source, e.stmt, (line,)),
+                                       reason='its keys may start with "module."')  # fmt: skip
+                elif state is not None:
+                    consume = f"{torch}.nn.modules.utils.consume_prefix_in_state_dict_if_present"
+                    yield self.finding(source, e.node, "the state that is loaded may come from the old script",
+                                       left=f'give it a name and call {consume}(state, "module.") before it is loaded')  # fmt: skip
+
+    def multiplies(self, source: Source, node: cst.CSTNode) -> bool:
+        call = source.parents.get(node)
+        above = source.parents.get(call) if isinstance(call, cst.Call) else None
+        return isinstance(above, cst.BinaryOperation) and isinstance(above.operator, cst.Multiply)
+
+
