@@ -98,6 +98,8 @@ class Attributes(State):
             return obj.fields[name]
         if name == "module" and isinstance(obj, Module) and obj.parallel:
             return (obj,)
+        if name in ("forward", "__call__") and isinstance(obj, Module):
+            return (Method(obj, name),)  # net.forward(x) is a forward of the model like net(x)
         member = obj.cls.member(name) if obj.cls is not None else ()
         if not member:
             return (Method(obj, name),)

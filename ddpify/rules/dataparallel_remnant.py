@@ -130,8 +130,12 @@ class DataparallelRemnant(Rule):
             elif names == {"torch.cuda.device_count"} and self.multiplies(source, node):
                 yield self.finding(source, node, "a batch size is multiplied by the number of GPUs, and is per process now",
                                    left="take the factor out")  # fmt: skip
+        done: set[int] = set()
         for e in facts.flow.log.of("method"):
+            if id(e.node) in done:
+                continue
             if e.name == "load_state_dict" and isinstance(e.obj, Module) and e.obj.parallel and e.frame.source is source and isinstance(e.node, cst.Call):
+                done.add(id(e.node))
                 torch = facts.names_of(source)["torch"]
                 state = e.node.args[0].value if e.node.args else None
                 if isinstance(state, (cst.Name, cst.Subscript, cst.Attribute)):
