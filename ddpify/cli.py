@@ -132,7 +132,7 @@ class Wish:
 
     @property
     def suffix(self) -> str | None:
-        """What copies of changed modules are called by: as OUT is called after SCRIPT; None where they are changed in place."""
+        """What copies of changed modules are called by, as OUT is after SCRIPT; None: changed in place."""
         if self.in_place:
             return None
         stem = self.output.stem if self.output is not None else ""

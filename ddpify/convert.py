@@ -55,7 +55,7 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Changed:
-    """A module that is written beside the entry: a changed copy of one of the project's, or (source None) the shared helpers."""
+    """A module written beside the entry: a changed copy of the project's, or (source None) the shared helpers."""
 
     source: Source | None
     text: str
@@ -80,7 +80,8 @@ def convert(
 ) -> Conversion:
     """Convert the script at `path`; nothing is written.
 
-    `suffix` is what changed modules are called by (`utils.py` becomes `utils_ddp.py`, and imports say so); None changes them in place.
+    `suffix` is what changed modules are called by (`utils.py` becomes `utils_ddp.py`, and imports say so); None changes
+    them in place.
 
     Raises:
         Refused: where the script is not one that can be converted (the sentence says why and what to do).
@@ -142,7 +143,7 @@ def helper_module(facts: Facts, plan: Plan) -> str:
 
 
 def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) -> None:
-    """Imports into the import block, helper functions behind it (or their import, where they stand in a module of their own)."""
+    """Imports into the import block; behind it the helpers, or their import where they have a module of their own."""
     source, nl, unit = rewriter.source, rewriter.nl, rewriter.unit
     run = import_run(source)
     for line in sorted(names.missing[k] for k in plan.imports(source, helpers=shared is None) if k in names.missing):

@@ -61,7 +61,7 @@ class DropArguments:
 
 @dataclass(frozen=True)
 class Hoist:
-    """Give an expression a statement of its own (`name = expression`) before a statement, with the edits that are made inside it."""
+    """Give an expression, with the edits inside it, a statement of its own (`name = expression`) before another."""
 
     source: Source
     node: cst.CSTNode

@@ -48,7 +48,7 @@ _IMPORTS = {
 
 @dataclass
 class Names:
-    """The names that emitted code uses in one file: the user's own where something is imported already, else free ones."""
+    """The names that emitted code uses in one file: the user's own for what is imported already, else free ones."""
 
     chosen: dict[str, str]
     #: name -> import line that has to be added
@@ -97,7 +97,7 @@ def _bound_names(source: Source) -> set[str]:
     while todo:
         node = todo.pop()
         if isinstance(node, cst.ImportAlias):
-            bound = node.asname.name if node.asname is not None else node.name
+            bound: cst.BaseExpression = node.asname.name if node.asname is not None else node.name
             while isinstance(bound, cst.Attribute):
                 bound = bound.value
             found.add(dotted(bound))
@@ -168,20 +168,20 @@ def helper(name: str, options: frozenset[str], names: Names) -> list[str]:
     return text.strip("\n").split("\n")
 
 
+_JOIN = "Join the process group that torchrun describes (alone under plain python)"
+
+
 def _setup(options: frozenset[str]) -> str:
     """`setup_distributed`, in the form that the script's own choice of device asks for."""
     alone = '    alone = {} if "RANK" in <os>.environ else {"store": <dist>.HashStore(), "rank": 0, "world_size": 1}\n'
     if "cpu" in options:
         return (
-            "def <setup_distributed>():\n"
-            '    """Join the process group that torchrun describes (alone under plain python)."""\n'
-            f"{alone}"
-            '    <dist>.init_process_group("gloo", **alone)\n'
+            f'def <setup_distributed>():\n    """{_JOIN}."""\n{alone}    <dist>.init_process_group("gloo", **alone)\n'
         )
     if "either" in options:
         return (
             "def <setup_distributed>():\n"
-            '    """Join the process group that torchrun describes (alone under plain python); bind this process to its GPU."""\n'
+            f'    """{_JOIN}; bind this process to its GPU."""\n'
             f"{alone}"
             "    if <torch>.cuda.is_available():\n"
             '        <torch>.cuda.set_device(int(<os>.environ.get("LOCAL_RANK", 0)))\n'
@@ -193,7 +193,7 @@ def _setup(options: frozenset[str]) -> str:
         if "flag" in options
         else "def <setup_distributed>():\n"
     )
-    head += f'    """Join the process group that torchrun describes (alone under plain python); return {returned}."""\n'
+    head += f'    """{_JOIN}; return {returned}."""\n'
     head += '    local_rank = int(<os>.environ.get("LOCAL_RANK", 0))\n' + alone
     if "accelerator" in options:
         test = "use_accel" if "flag" in options else "<torch>.accelerator.is_available()"
@@ -201,7 +201,8 @@ def _setup(options: frozenset[str]) -> str:
             f"    if {test}:\n"
             "        device = <torch>.device(<torch>.accelerator.current_accelerator().type, local_rank)\n"
             "        <torch>.accelerator.set_device_index(local_rank)\n"
-            "        <dist>.init_process_group(<dist>.get_default_backend_for_device(device), device_id=device, **alone)\n"
+            "        <dist>.init_process_group("
+            "<dist>.get_default_backend_for_device(device), device_id=device, **alone)\n"
         )
     else:
         test = "use_cuda" if "flag" in options else "<torch>.cuda.is_available()"
@@ -213,8 +214,8 @@ def _setup(options: frozenset[str]) -> str:
         )
     if "index" in options:
         return head + bind + '    else:\n        <dist>.init_process_group("gloo", **alone)\n    return local_rank\n'
-    rest = '    else:\n        device = <torch>.device("cpu")\n        <dist>.init_process_group("gloo", **alone)\n    return device\n'
-    return head + bind + rest
+    gloo = '        <dist>.init_process_group("gloo", **alone)\n'
+    return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n{gloo}    return device\n'
 
 
 def _broadcast(options: frozenset[str]) -> str:
@@ -245,7 +246,8 @@ def _reduce(options: frozenset[str]) -> str:
         "def <all_reduce_sum>(*values):\n"
         f'    """Sum each number over all processes; a count stays an integer{kept}."""\n'
         f"{device}"
-        f"    total = <torch>.tensor([{first}, *(isinstance(v, float) for v in values)], dtype=<torch>.float64{argument})\n"
+        f"    total = <torch>.tensor([{first}, *(isinstance(v, float) for v in values)], "
+        f"dtype=<torch>.float64{argument})\n"
         "    <dist>.all_reduce(total)\n"
         "    sums, floats = total.view(2, -1).tolist()\n"
         f"    return [{back} for {names}]\n"
@@ -257,10 +259,10 @@ _TEXTS = {
 def <is_main_process>():
     return int(<os>.environ.get("RANK", 0)) == 0
 """,
-    "is_local_main_process": '''
+    "is_local_main_process": """
 def <is_local_main_process>():
     return int(<os>.environ.get("LOCAL_RANK", 0)) == 0
-''',
+""",
     "main_process_first": '''
 @<contextmanager>
 def <main_process_first>():

@@ -12,7 +12,7 @@ from ddpify.source import Source, walk
 
 
 def import_run(source: Source) -> list[cst.CSTNode]:
-    """The import statements at the top; where code stands before them, the first run of imports that has torch in it."""
+    """The import statements at the top; behind other code, the first run of imports that has torch in it."""
     runs: list[list[cst.CSTNode]] = [[]]
     for line in source.module.body:
         imports = isinstance(line, cst.SimpleStatementLine) and all(

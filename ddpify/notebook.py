@@ -43,15 +43,19 @@ def read_notebook(path: Path) -> Source:
     return Source(path, ("\n\n".join(blocks)).encode())
 
 
+_BLOCKS = frozenset({"if", "else", "elif", "try", "except", "for", "while", "with"})
+
+
 def _code(text: str) -> str:
     """`%matplotlib inline` and `!pip install x` become comments; a cell in another language becomes one as a whole."""
     if _FOREIGN.match(text):
         return _comment(text)
-    lines = []
+    lines: list[str] = []
     continued = False
     for line in text.split("\n"):
         magic = _MAGIC.match(line) and not continued
-        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) if magic or (continued and lines[-1].lstrip().startswith("# ")) else line)
+        commented = magic or (continued and lines[-1].lstrip().startswith("# "))
+        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) if commented else line)
         continued = bool(magic) and line.rstrip().endswith("\\")
     return _filled("\n".join(lines))
 
@@ -67,7 +71,7 @@ def _filled(text: str) -> str:
             rest = [x for x in lines[at + 1 :] if x.strip() and not x.lstrip().startswith("#")]
             deeper = bool(rest) and len(rest[0]) - len(rest[0].lstrip()) > indent
             comments = [x for x in lines[at + 1 : at + 2] if x.lstrip().startswith("# ")]
-            if comments and not deeper and line.split()[0].rstrip(":") in ("if", "else", "elif", "try", "except", "for", "while", "with"):
+            if comments and not deeper and line.split()[0].rstrip(":") in _BLOCKS:
                 found.append(" " * (indent + 4) + "pass")
     return "\n".join(found)
 

@@ -34,7 +34,7 @@ class Plan:
         return list(dict.fromkeys(e.source for e in self.edits))
 
     def helpers(self, source: Source | None = None) -> dict[str, frozenset[str]]:
-        """The helpers that the edits (of one file) need, those that they need themselves included, in the order of the file."""
+        """The helpers that the edits (of one file) need, and those that these need, in the order of the file."""
         wanted: dict[str, frozenset[str]] = {}
         todo = [(e.name, e.options) for e in self.edits if isinstance(e, AddHelper) and source in (None, e.source)]
         while todo:
@@ -63,7 +63,8 @@ def ask_rules(facts: Facts, *, debug: bool = False) -> list[Finding]:
             if debug:
                 traceback.print_exc()
             raise RuleFault(
-                f"{facts.source.path}: internal error in rule {rule.code} ({rule.name()}): {type(error).__name__}: {error}; nothing was written. "
+                f"{facts.source.path}: internal error in rule {rule.code} ({rule.name()}): "
+                f"{type(error).__name__}: {error}; nothing was written. "
                 "Please report it with the script (or the part of it that fails) and the output of --debug"
             ) from error
     return sorted(found, key=lambda f: (f.source is not facts.source, str(f.source.path), f.span.start, f.code))
@@ -86,7 +87,7 @@ def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
 
 
 def _done_by_one(finding: Finding, findings: list[Finding]) -> bool:
-    """Under `with main_process_first()` one process per node does all that is there: a guard for rank 0 inside would be too much."""
+    """Under `with main_process_first()` one process per node does all that is there: no guard for rank 0 inside."""
     withs = {e.node for f in findings for e in f.edits if isinstance(e, Guard) and e.header.startswith("with ")}
     own = [e for e in finding.edits if isinstance(e, Guard) and e.header.startswith("if ")]
     return bool(withs) and bool(own) and all(any(a in withs for a in e.source.ancestors(e.node)) for e in own)

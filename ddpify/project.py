@@ -18,7 +18,7 @@ class Project:
         self.read = [entry]
 
     def find(self, name: str, level: int = 0, importer: Source | None = None) -> Source | None:
-        """The project's file for a module name (`a.b`, or with `level` dots before it), or None where it is not local."""
+        """The project's file for a module name (`a.b`, with `level` dots before it), None where it is not local."""
         parts = name.split(".") if name else []
         if level:
             base = (importer or self.entry).path.parent

@@ -53,7 +53,8 @@ def check_convertible(facts: Facts) -> None:
     if is_distributed(facts) or _uses_distributed(facts, imports):
         line = next((ln for m, ln in imports.items() if "distributed" in m), 1)
         raise Refused(
-            f"{source.path}:{line}: already distributed (it uses torch.distributed); `ddpify lint {source.path.name}` checks it for pitfalls"
+            f"{source.path}:{line}: already distributed (it uses torch.distributed); "
+            f"`ddpify lint {source.path.name}` checks it for pitfalls"
         )
     for module, how in _FRAMEWORKS.items():
         if module in roots:
@@ -81,20 +82,22 @@ def check_trains(facts: Facts, roots: dict[str, int]) -> None:
     gym = next((g for g in _GYMS if g in roots), None)
     if gym is not None:
         raise Refused(
-            f"{source.path}:{roots[gym]}: reinforcement learning ({gym}): the data come from an environment, not from a dataset "
-            "that ranks could share out; run one environment per rank by hand"
+            f"{source.path}:{roots[gym]}: reinforcement learning ({gym}): the data come from an environment, "
+            "not from a dataset that ranks could share out; run one environment per rank by hand"
         )
     for name in ("torch.multiprocessing.Process", "multiprocessing.Process", "torch.multiprocessing.spawn"):
         if name in facts.identifiers:
             line = facts.identifiers[name][0].frame.source.line(facts.identifiers[name][0].node)
             raise Refused(
-                f"{source.path}:{line}: this script starts training processes of its own ({name}); torchrun starts them in DDP"
+                f"{source.path}:{line}: this script starts training processes of its own ({name}); "
+                "torchrun starts them in DDP"
             )
     if roles.backwards and roles.backwards[0].seq >= facts.flow.main_end:
         event = roles.backwards[0]
         name = event.frame.func.name if event.frame.func is not None else "the training code"
         raise Refused(
-            f"{event.frame.source.path}:{event.frame.source.line(event.node)}: `{name}` trains, but nothing calls it when the script is run"
+            f"{event.frame.source.path}:{event.frame.source.line(event.node)}: "
+            f"`{name}` trains, but nothing calls it when the script is run"
         )
     if not roles.backwards:
         kind = (
@@ -103,12 +106,14 @@ def check_trains(facts: Facts, roots: dict[str, int]) -> None:
             else "nothing trains in it"
         )
         raise Refused(
-            f"{source.path}: no training loop was found (no .backward() is reached): {kind}; give the script that trains"
+            f"{source.path}: no training loop was found (no .backward() is reached): {kind}; "
+            "give the script that trains"
         )
 
 
 def _uses_distributed(facts: Facts, imports: dict[str, int]) -> bool:
-    # helpers of other files may ask `dist.get_world_size()` when a group is initialised: that alone makes nothing distributed
+    # helpers of other files may ask `dist.get_world_size()` when a group is initialised: that alone makes nothing
+    # distributed
     own = {e.name for e in facts.flow.log.of("external") if e.frame.source is facts.source}
     if any(
         n.startswith("torch.distributed.") and n.rsplit(".", 1)[-1] not in ("is_available", "is_initialized")

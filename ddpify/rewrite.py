@@ -92,7 +92,7 @@ class Rewriter(Layout):
         return self.result()
 
     def hoist(self, edit: Hoist) -> None:
-        """Move an expression, with the changes inside it, into a statement of its own; what guards indent stays behind."""
+        """Move an expression, with the changes inside it, into a statement of its own; guards' indentation stays."""
         span = self.source.span(edit.node)
         inner = [
             c
@@ -134,7 +134,8 @@ class Rewriter(Layout):
                 for s, e in whole
             )
         ]
-        # from the end to the start; of several at one place the first written stands first, insertions before what they precede
+        # from the end to the start; of several at one place the first written stands first, insertions before what they
+        # precede
         for c in sorted(self.changes, key=lambda c: (c.start, c.end > c.start, c.order), reverse=True):
             if c.end > c.start and any(s < c.end and c.start < e for s, e in taken):
                 raise Conflict(
@@ -254,7 +255,7 @@ class Rewriter(Layout):
         return (self.nl + indent).join([first, *rest])
 
     def depth_of(self, stmt: cst.CSTNode) -> int:
-        """How many guards a statement stands under; its own, which what is inserted beside it does not share, left out."""
+        """How many guards a statement stands under; its own, not shared by what is inserted beside it, left out."""
         above = set(self.source.ancestors(stmt))
         return sum(any(n in above for n in run) for run in self.runs)
 

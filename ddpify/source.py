@@ -150,7 +150,7 @@ class Source:
         return self.text[span.start : span.end]
 
     def comments_above(self, start: int) -> list[str]:
-        """The comment lines directly above a statement that begins at `start`, with its indentation; notebook cell marks end them."""
+        """The comment lines directly above a statement, with its indentation; notebook cell marks end them."""
         line = self.line_at(start)
         indent = self.text[self.line_start(line) : start]
         found: list[str] = []
@@ -178,7 +178,7 @@ class Source:
 
 
 def check_compiles(source: Source) -> None:
-    """libcst reads every Python 3; what this interpreter cannot run (`async=True`, newer syntax) is said with its place."""
+    """libcst reads every Python 3; what this interpreter cannot run (`async=True`) is said with its place."""
     try:
         compile(source.text, str(source.path), "exec", dont_inherit=True)
     except SyntaxError as error:

@@ -52,7 +52,7 @@ class Facts:
         return found
 
     def editable(self, source: Source) -> bool:
-        """Whether a conversion may change a file: the entry, and the modules of the project (lint looks at one file only).
+        """Whether a conversion may change a file: the entry and the project's modules (lint looks at one file only).
 
         A package's `__init__.py` cannot get a sibling under another name, so it stays as it is.
         """

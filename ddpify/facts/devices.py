@@ -24,8 +24,8 @@ DEVICE = re.compile(r"(cuda|cpu|mps|xpu|hpu)(:\d+)?")
 class DeviceChoice:
     """`device = ...`: the statements that choose, and how.
 
-    `form` is ifexp (`"cuda" if T else "cpu"`), if (an if statement that assigns in each branch), cuda (a fixed GPU), index (an
-    integer), cpu, accelerator (torch.accelerator without a test) or other.
+    `form` is ifexp (`"cuda" if T else "cpu"`), if (an if statement that assigns in each branch), cuda (a fixed GPU),
+    index (an integer), cpu, accelerator (torch.accelerator without a test) or other.
     """
 
     target: str
@@ -158,7 +158,11 @@ def _value_form(facts: Facts, value: cst.BaseExpression, held: Value) -> tuple[s
         inner = value.args[0].value
     if isinstance(inner, cst.IfExp):
         one, other = facts.flow.values.get(inner.body, ()), facts.flow.values.get(inner.orelse, ())
-        if _kinds(one) and _kinds(one) <= {"cuda", "accelerator"} and "cpu" in _kinds(other) | _nested(facts, inner.orelse):
+        if (
+            _kinds(one)
+            and _kinds(one) <= {"cuda", "accelerator"}
+            and "cpu" in _kinds(other) | _nested(facts, inner.orelse)
+        ):
             return "ifexp", inner.test
         return "other", None
     if isinstance(value, cst.Integer) or (isinstance(held[0], Const) and isinstance(held[0].value, int)):

@@ -1,4 +1,4 @@
-"""Loops in, the way in which each evaluation loader is best read by several ranks out: by sample, by whole batches, or in full by each."""
+"""Loops in, how each evaluation loader is read by several ranks out: by sample, by whole batches, or in full."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """An evaluation loader. `mode` is sample (each rank takes every world-th sample), batch (every world-th batch) or all; `reason` why."""
+    """An evaluation loader.
+
+    `mode` is sample (each rank takes every world-th sample), batch (every world-th batch) or all; `reason` why.
+    """
 
     loader: Loader
     known: LoaderFacts | None
@@ -65,7 +68,8 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
         for e in found:
             for lp in e.loops:
                 modes.setdefault(id(lp.node), set()).add(e.mode)
-        # the training loader read for its accuracy: its shards add up like an evaluation's, where the loop is a sum over samples
+        # the training loader read for its accuracy: its shards add up like an evaluation's, where the loop is a sum
+        # over samples
         others = {
             id(lp.node)
             for lp in loops

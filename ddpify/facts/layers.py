@@ -23,7 +23,7 @@ BUFFERS = ("BatchNorm", "InstanceNorm", "register_buffer", "SyncBatchNorm", "Spe
 
 
 def mentions(module: Module, words: tuple[str, ...]) -> bool:
-    """Whether the text of a module's class (or of the classes of its parts) has one of the words; unknown modules count as having them."""
+    """Whether the class of a module or of one of its parts has one of the words in its text; unknown modules do."""
     seen: set[int] = set()
 
     def look(m: Module) -> bool:

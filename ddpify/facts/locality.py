@@ -1,4 +1,4 @@
-"""Flow and loops in, an answer out: does a number come from this rank's own batches, the clock or chance, and from nothing shared?"""
+"""Flow and loops in, an answer out: is a number this rank's own (its batches, the clock, chance) and nothing else?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import libcst as cst
 
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader
@@ -25,7 +24,7 @@ class Locality:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        loops: list[LoopFacts] = facts.cached("loops", loop_facts)  # type: ignore[assignment]
+        loops = facts.cached("loops", loop_facts)
         self.reduced = {(id(lp.node), a.target) for lp in loops for a in lp.accumulators if a.fresh and a.read_after}
         self.training = set(facts.roles.training_loaders)
         self.binds: dict[tuple[int, str], list[Event]] = {}
@@ -58,7 +57,7 @@ class Locality:
         return any(self.is_local(child, frame, depth) for child in children(node))
 
     def may_be(self, node: cst.CSTNode) -> bool:
-        """Whether the flow saw a batch, the clock or chance in a value at all (nodes that hold no value are looked into)."""
+        """Whether a batch, the clock or chance is in a value at all (nodes that hold no value are looked into)."""
         value = self.facts.flow.values.get(node)
         if value is None:
             return True
@@ -79,5 +78,4 @@ class Locality:
 
 def locality(facts: Facts) -> Locality:
     """The answers, shared by the rules."""
-    found: Locality = facts.cached("locality", Locality)  # type: ignore[assignment]
-    return found
+    return facts.cached("locality", Locality)

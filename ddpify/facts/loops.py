@@ -14,7 +14,10 @@ from ddpify.source import Source, children, walk
 
 @dataclass(frozen=True, eq=False)
 class Accumulator:
-    """A number or tensor that a loop adds to: `total += loss.item()`. `agg` is sum, size, mean, const or other; `tensor` its form."""
+    """A number or tensor that a loop adds to: `total += loss.item()`.
+
+    `agg` says what is added: sum, size, mean, const or other.
+    """
 
     target: str
     agg: str

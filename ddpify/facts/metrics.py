@@ -1,4 +1,4 @@
-"""Passes over loaders in, their accumulators out: what a loop adds up, in which form, and what else it leaves behind."""
+"""Passes over loaders in, their accumulators out: what a loop adds up, and in which form."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _UNROLL = 6
 
 
 class Paths(Importing):
-    """`for`, `while` and `if`: run once for each literal, twice where values have to settle, both ways where neither is certain."""
+    """`for` runs once per literal, other loops twice so that values settle, `if` both ways where neither is certain."""
 
     def loop_for(self, stmt: cst.For, frame: Frame) -> None:
         over = self.expr(stmt.iter, frame)

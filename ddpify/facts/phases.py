@@ -18,8 +18,10 @@ def loops_around(event: Event) -> list[tuple[Loop, ...]]:
 
 
 def phase_test(facts: Facts, training: Event, evaluating: Event) -> str | None:
-    """The Python test that is true while training: `phase == 'train'` (a loop over literals) or `train` (a parameter); None where
-    nothing tells them apart."""
+    """The Python test that is true while training, None where nothing tells the two apart.
+
+    `phase == 'train'` (a loop over literals) or `train` (a parameter).
+    """
     if training.frame is evaluating.frame:
         for one in (lp for loops in loops_around(training) for lp in loops):
             for two in (lp for loops in loops_around(evaluating) for lp in loops):

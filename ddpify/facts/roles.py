@@ -77,7 +77,8 @@ def find_roles(flow: Flow) -> Roles:
     roles = Roles()
     log = flow.log
     backwards = [e for e in log.of("backward") if e.grad is not False]
-    # what runs when the script is run counts; only where nothing trains then (a library) do functions that nothing calls
+    # what runs when the script is run counts; only where nothing trains then (a library) do functions that nothing
+    # calls
     roles.backwards = [e for e in backwards if e.seq < flow.main_end] or backwards
     roles.optimizers = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Optimizer)))
     roles.wrapped = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Wrapped)))

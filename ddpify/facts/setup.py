@@ -1,4 +1,4 @@
-"""Flow in, the place of the set-up out: the frame and block in which the script does its work, and its first sensitive statement."""
+"""Flow in, the place of the set-up out: the block in which the script works, and its first sensitive statement."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class SetUp:
     """`first` is the first statement of `block` that must find the process group in place.
 
-    `device` is the choice that the set-up takes the place of, None where the script has none there; `parsed` an argument that holds it
-    (`args.gpu`), with the statement that parses.
+    `device` is the choice that the set-up takes the place of, None where the script has none there; `parsed` an
+    argument that holds it (`args.gpu`), with the statement that parses.
     """
 
     source: Source
@@ -49,7 +49,8 @@ def find_setup(facts: Facts) -> SetUp | None:
     placed = [(e, steps(e)) for e in events]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
     guarded = [(e, s) for e, s in placed if any(is_guard(a) for a in facts.source.ancestors(s[0][1]))]
-    # seeds and a device at the top of a module may stay there (DataLoader workers import it again); data and models need the group
+    # seeds and a device at the top of a module may stay there (DataLoader workers import it again); data and models
+    # need the group
     held = {id(e) for e, _ in guarded}
     if guarded and all(id(e) in held for e, _ in placed if e.stmt not in choosing and role_of(e.name) != "seed"):
         placed = guarded
@@ -94,7 +95,7 @@ def _in_time(
     events: list[Event],
     choosing: set[cst.CSTNode],
 ) -> bool:
-    """Whether the choice of device can stand before everything that needs the group: it is first, can be moved up, or only seeds come
+    """Whether the choice of device can stand before all that needs the group: it is first, moves up, or only seeds come
     before it."""
     source = frame.source
     owner = in_block(source, choice.owner, block)
@@ -121,7 +122,10 @@ def names_known(facts: Facts, choice: DeviceChoice, frame: Frame, limit: int) ->
 
 def _flagged(facts: Facts, choices: list[DeviceChoice]) -> bool:
     """`if args.cuda: model.cuda()`, or a device that comes from more than what is available: a flag decides."""
-    if any(c.form in ("other", "ifexp", "if") and c.test is not None and not only_availability(facts, c.test) for c in choices):
+    if any(
+        c.form in ("other", "ifexp", "if") and c.test is not None and not only_availability(facts, c.test)
+        for c in choices
+    ):
         return True
     if any(c.form == "other" for c in choices) or any(isinstance(o, Data) for _, v in device_uses(facts) for o in v):
         return True
@@ -134,7 +138,7 @@ def _flagged(facts: Facts, choices: list[DeviceChoice]) -> bool:
 
 
 def _outside_loops(source: Source, block: cst.CSTNode) -> cst.CSTNode:
-    """A block that does not repeat: a loop's body gives way to the block around the loop, and so does a `with` or `try`."""
+    """A block that does not repeat: the body of a loop, `with` or `try` gives way to the block around it."""
     while True:
         parent = source.parents.get(block)
         if isinstance(parent, (cst.For, cst.While, cst.With, cst.Try, cst.If, cst.Else)) and not is_guard(parent):
@@ -195,7 +199,7 @@ def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode, str] | None:
 
 
 def moves_up(facts: Facts, setup: SetUp) -> bool:
-    """Whether the device choice can be made before the first sensitive statement: the names that its test needs are known there."""
+    """Whether the device can be chosen before the first sensitive statement: the names in its test are known there."""
     choice = setup.device
     if choice is None or choice.form == "other":
         return False

@@ -1,4 +1,4 @@
-"""Roles in, what is known of each loader out: how it shuffles, what dataset expression it has, why it cannot be sharded."""
+"""Roles in, what is known of each loader out: how it shuffles, what its dataset is, why it cannot be sharded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class LoaderFacts:
     """A DataLoader call and how its arguments stand.
 
-    `shuffle` is the source text of the argument, None where there is none; `position` its place where it is positional; `splat` the text
-    of the dict that may hold it (`**kwargs`), `splat_shuffles` whether that dict can have a `shuffle` key.
+    `shuffle` is the source text of the argument, None where there is none; `position` its place where it is positional;
+    `splat` the text of the dict that may hold it (`**kwargs`), `splat_shuffles` whether that dict can have a `shuffle`
+    key.
     """
 
     loader: Loader
@@ -112,7 +113,8 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
         return f"it has {name}, and a DistributedSampler in its place would draw other samples"
     for obj in loader.dataset:
         if isinstance(obj, Instance) and obj.cls is not None and is_iterable_dataset(obj.cls.outside()):
-            return f"{obj.cls.name} is an IterableDataset: a stream has no indices to share out, shard it by rank in its __iter__"
+            stream = f"{obj.cls.name} is an IterableDataset: a stream has no indices to share out"
+            return f"{stream}, shard it by rank in its __iter__"
         if isinstance(obj, Dataset) and obj.name.startswith("torchtext.datasets."):
             return f"{obj.name.rsplit('.', 1)[-1]} of torchtext is a stream: it has no indices to share out"
         if isinstance(obj, Dataset) and "ChainDataset" in obj.name:
@@ -131,7 +133,7 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
 
 
 def subset_indices(loader: Loader) -> str:
-    """`sampler=SubsetRandomSampler(train_idx)`: the text of the indices, where they are a name that the loader's statement sees too."""
+    """`sampler=SubsetRandomSampler(train_idx)`: the text of the indices, where the loader's statement sees them too."""
     found = [o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler)]
     if len(found) != 1 or not found[0].name.endswith(".SubsetRandomSampler") or found[0].call is None:
         return ""
@@ -143,7 +145,7 @@ def subset_indices(loader: Loader) -> str:
 
 
 def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
-    """The test for the training loader (`x == 'train'`) and its opposite, where one call in a comprehension over literals makes them all."""
+    """`x == 'train'` and its opposite, where one call in a comprehension over literals makes all loaders."""
     made = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x.call is call]
     comp = (
         next((a for a in made[0].site.source.ancestors(call) if isinstance(a, (cst.DictComp, cst.ListComp))), None)
@@ -162,7 +164,7 @@ def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
 
 
 def is_distributed(obj: object) -> bool:
-    """A sampler that shares out by rank: DistributedSampler, a slice by rank, or a class of the project that says so."""
+    """A sampler that shares out by rank: DistributedSampler, a slice by rank, or a class of the project."""
     if isinstance(obj, Sampler):
         return "Distributed" in obj.name
     return not isinstance(obj, Sampler)

@@ -99,7 +99,7 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
 
 
 def _lengths(facts: Facts, known: LoopFacts) -> list[cst.Name | cst.Call] | None:
-    """`len(loader)` in the function: names that hold it and calls that divide by it behind the loop; None where it has other uses."""
+    """`len(loader)`: names that hold it and calls that divide by it behind the loop; None where it has other uses."""
     source, found = known.source, list[cst.Name | cst.Call]()
     end = source.span(known.node.body).end
     for e in known.frame.events:

@@ -1,4 +1,4 @@
-"""The flow after the wrap in, places out where the raw module is wanted: `.module` as far up the calls as it is right."""
+"""The flow after the wrap in, places where the raw module is wanted out: as far up the calls as it is right."""
 
 from __future__ import annotations
 

@@ -78,8 +78,8 @@ class Const:
 class Data:
     """A number, tensor or text that is computed.
 
-    `form` is tensor, int, float, bool, str or any. `agg` says how it relates to the samples of a batch: `sample` (an entry each),
-    `sum` (added up over the samples), `mean` (averaged over them), `size` (their number), or other.
+    `form` is tensor, int, float, bool, str or any. `agg` says how it relates to the samples of a batch: `sample` (an
+    entry each), `sum` (added up over the samples), `mean` (averaged over them), `size` (their number), or other.
     """
 
     form: str = "any"

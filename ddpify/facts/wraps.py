@@ -158,7 +158,7 @@ def _variable(flow: Flow, frame: Frame, name: str) -> tuple[Frame, str, list[Eve
 
 
 def _prepares(event: Event, module: Module) -> bool:
-    """`.to(...)`, `load_state_dict`, freezing, initialising, or something that looks at the raw module (`summary(model)`)."""
+    """`.to(...)`, `load_state_dict`, freezing, initialising, or a look at the raw module (`summary(model)`)."""
     if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
         return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
     if event.kind == "external" and event.name.startswith("torch.nn.init."):

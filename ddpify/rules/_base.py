@@ -18,7 +18,7 @@ from ddpify.source import Source, Span
 
 
 class Severity(enum.Enum):
-    """How much a finding weighs: an error is silently wrong or hangs, a warning is wasteful or ugly, info is a remark."""
+    """How much a finding weighs: an error is silently wrong or hangs, a warning is wasteful, info is a remark."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -29,8 +29,8 @@ class Severity(enum.Enum):
 class Finding:
     """A place where a rule applies, with the edits that mend it.
 
-    In a conversion, a finding without edits is either left for the user (`left` says what to do) or, with `refuse`, the reason why
-    nothing is written.
+    In a conversion, a finding without edits is either left for the user (`left` says what to do) or, with `refuse`, the
+    reason why nothing is written.
     """
 
     code: str
@@ -144,7 +144,7 @@ dist.destroy_process_group()
 
 
 def example(code: str) -> str:
-    """An example as the script that lint sees: a whole script where it has its own imports, else between prelude and postlude."""
+    """An example as a script: as it is where it has its own imports, else between prelude and postlude."""
     code = textwrap.dedent(code).strip("\n") + "\n"
     if re.search(r"^(import|from) ", code, re.MULTILINE):
         return code

@@ -34,7 +34,11 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
         if not facts.editable(raw.source):
             message = f"`{name}` holds the DDP wrapper in {raw.source.path.name}, where its module is wanted"
             yield rule.finding(
-                raw.source, raw.node, message, refuse=True, left="This version edits the entry script only"
+                raw.source,
+                raw.node,
+                message,
+                refuse=True,
+                left="Move the code into a module of its own: there is no changed copy of an __init__.py",
             )
             continue
         message = (
@@ -49,11 +53,12 @@ class AttributeThroughWrapper(Rule):
     """An attribute or method of the model is asked of the DDP wrapper.
 
     ## What it does
-    Finds `model.encode(x)`, `model.fc`, `print(model)`, `isinstance(model, Net)`, `copy.deepcopy(model)` where `model` is the wrapper.
+    Finds `model.encode(x)`, `model.fc`, `print(model)`, `isinstance(model, Net)`, `copy.deepcopy(model)` where `model`
+    is the wrapper.
 
     ## Why is this bad?
-    The wrapper does not have the module's attributes: a read raises AttributeError, a write is silently lost, `hasattr` and `isinstance`
-    answer for the wrapper, copies and pickles keep `module.` in their keys.
+    The wrapper does not have the module's attributes: a read raises AttributeError, a write is silently lost, `hasattr`
+    and `isinstance` answer for the wrapper, copies and pickles keep `module.` in their keys.
 
     ## Edit
     `.module` behind the name, or at the call that hands the model to a function that does not train it.

@@ -20,11 +20,12 @@ class BuffersDifferAtEvaluation(Rule):
     """Ranks evaluate with different BatchNorm statistics.
 
     ## What it does
-    Puts `sync_buffers(model.module)` before the evaluation of a model that has buffers which a training forward changes.
+    Puts `sync_buffers(model.module)` before the evaluation of a model that has buffers which a training forward
+    changes.
 
     ## Why is this bad?
-    Each rank's BatchNorm has seen its own batches, and DDP broadcasts rank 0's buffers only at the next training forward: between them the
-    same sample gets different outputs on different ranks. Rank 0's are those that are saved.
+    Each rank's BatchNorm has seen its own batches, and DDP broadcasts rank 0's buffers only at the next training
+    forward: between them the same sample gets different outputs on different ranks. Rank 0's are those that are saved.
 
     ## Edit
     One broadcast before the evaluation, on every rank.

@@ -19,20 +19,23 @@ class DecisionOnOwnBatch(Rule):
     """A rank leaves a loop, or changes its learning rate, because of its own batches.
 
     ## What it does
-    Finds `break`, `continue`, `return` and `while` tests, and `scheduler.step(value)`, that depend on a loss of this rank's last batch or on
-    the clock.
+    Finds `break`, `continue`, `return` and `while` tests, and `scheduler.step(value)`, that depend on a loss of this
+    rank's last batch or on the clock.
 
     ## Why is this bad?
-    One rank stops and the others wait for it in the next backward: the job hangs. A learning rate that differs makes the replicas drift
-    apart, silently.
+    One rank stops and the others wait for it in the next backward: the job hangs. A learning rate that differs makes
+    the replicas drift apart, silently.
 
     ## Edit
-    Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch loop it is left for
-    you: there all ranks have to agree before the backward of that batch.
+    Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch
+    loop it is left for you: there all ranks have to agree before the backward of that batch.
     """
 
     code = "DDP506"
-    references = ("https://github.com/speechbrain/speechbrain/issues/1939", "https://github.com/Lightning-AI/pytorch-lightning/issues/5243")
+    references = (
+        "https://github.com/speechbrain/speechbrain/issues/1939",
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/5243",
+    )
     converts = (
         Converts(
             """
@@ -64,15 +67,26 @@ class DecisionOnOwnBatch(Rule):
                 return
             if e.kind in ("break", "continue", "return"):
                 yield from self.exits(facts, known, e, done)
-            elif e.kind == "method" and e.name == "step" and isinstance(e.obj, Scheduler) and isinstance(e.node, cst.Call):
+            elif (
+                e.kind == "method"
+                and e.name == "step"
+                and isinstance(e.obj, Scheduler)
+                and isinstance(e.node, cst.Call)
+            ):
                 for arg in e.node.args[:1]:
                     if id(arg.value) not in done and known.is_local(arg.value, e.frame):
                         done.add(id(arg.value))
-                        yield from self.shared(facts, e.frame.source, arg.value, "a schedule that all ranks have to follow")
-            elif e.kind == "loop" and isinstance(e.node, cst.While) and id(e.node) not in done and self.trains(facts, e):
+                        yield from self.shared(
+                            facts, e.frame.source, arg.value, "a schedule that all ranks have to follow"
+                        )
+            elif (
+                e.kind == "loop" and isinstance(e.node, cst.While) and id(e.node) not in done and self.trains(facts, e)
+            ):
                 done.add(id(e.node))
                 if not known.batch_loops(e.loops) and known.is_local(e.node.test, e.frame):
-                    yield from self.shared(facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once")
+                    yield from self.shared(
+                        facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once"
+                    )
 
     def exits(self, facts: Facts, known: Locality, e: Event, done: set[int]) -> Iterator[Finding]:
         """A way out of a loop that trains, under a test of this rank's own numbers."""
@@ -90,11 +104,15 @@ class DecisionOnOwnBatch(Rule):
                 yield self.finding(
                     e.frame.source,
                     test,
-                    f"`{code}` is this rank's own, and `{e.kind}` under it makes this rank do another number of steps than the others",
-                    left="let all ranks agree before the backward: all_reduce the condition (MAX), then take the same way",
+                    f"`{code}` is this rank's own, and `{e.kind}` under it makes this rank do another number of steps "
+                    "than the others",
+                    left="let all ranks agree before the backward: all_reduce the condition (MAX), then take the same "
+                    "way",
                 )
             else:
-                yield from self.shared(facts, e.frame.source, test.test, f"`{e.kind}` has to happen on all ranks at once")
+                yield from self.shared(
+                    facts, e.frame.source, test.test, f"`{e.kind}` has to happen on all ranks at once"
+                )
 
     def inside(self, facts: Facts, node: cst.CSTNode) -> bool:
         return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)

@@ -26,8 +26,8 @@ class DeviceNotPerRank(Rule):
     Every rank works on GPU 0: it runs out of memory, or tensors meet on different devices, and the other GPUs idle.
 
     ## Edit
-    After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A call of
-    `torch.cuda.set_device` goes, the set-up does it.
+    After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A
+    call of `torch.cuda.set_device` goes, the set-up does it.
     """
 
     code = "DDP103"
@@ -131,7 +131,7 @@ class DeviceNotPerRank(Rule):
                         )
 
     def as_text(self, facts: Facts, choice: DeviceChoice) -> Iterator[Finding]:
-        """Where the device was a string and is used as one (`device == "cuda"`, `torch.autocast(device)`), its type is what is meant."""
+        """A device that was a string, used as one (`device == "cuda"`, `autocast(device)`): its type is meant."""
         values = facts.flow.values
         chosen = (s.value for s in choice.stmts if isinstance(s, (cst.Assign, cst.AnnAssign)) and s.value is not None)
         texts = [c for v in chosen for c in constants(values.get(v, ())) or ()]

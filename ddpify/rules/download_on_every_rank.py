@@ -20,6 +20,9 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import joined_group, same_on_all_ranks
 from ddpify.source import Source, walk
 
+#: Functions that write their file anew although it is there.
+_OVERWRITES = (".urlretrieve", "wget.download", "gdown.download", ".unpack_archive")
+
 
 class DownloadOnEveryRank(Rule):
     """Every rank downloads the data.
@@ -135,7 +138,7 @@ class DownloadOnEveryRank(Rule):
 
     def overwrites(self, event: Event) -> bool:
         """`urlretrieve(url, path)` and `archive.extractall(path)` do it again although the files are there."""
-        return event.kind == "method" or event.name.endswith((".urlretrieve", "wget.download", "gdown.download", ".unpack_archive"))
+        return event.kind == "method" or event.name.endswith(_OVERWRITES)
 
     def by_one(self, facts: Facts, source: Source, place: cst.CSTNode, message: str) -> Iterator[Finding]:
         """One process per node does it, and all wait: the others would write over what is being read."""
@@ -146,7 +149,8 @@ class DownloadOnEveryRank(Rule):
             AddHelper(source, "is_local_main_process"),
             AddImport(source, "dist"),
         )
-        yield self.finding(source, place, message, *edits, reason="one process per node does it, the others wait for the files")
+        reason = "one process per node does it, the others wait for the files"
+        yield self.finding(source, place, message, *edits, reason=reason)
 
     def obstacle(self, facts: Facts, frame: Frame, place: cst.CSTNode | None, event: Event) -> str:
         if not facts.editable(frame.source):

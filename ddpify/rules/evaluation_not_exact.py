@@ -25,8 +25,9 @@ class EvaluationNotExact(Rule):
     A DistributedSampler repeats samples until every rank has as many, so that a metric depends on the number of GPUs.
 
     ## Edit
-    `sampler=range(rank, len(dataset), world_size)`: every sample once, where the result is a sum over samples in any order. Otherwise every
-    rank evaluates the whole set, which gives the original's numbers at the original's cost; the report says why.
+    `sampler=range(rank, len(dataset), world_size)`: every sample once, where the result is a sum over samples in any
+    order. Otherwise every rank evaluates the whole set, which gives the original's numbers at the original's cost; the
+    report says why.
     """
 
     code = "DDP304"
@@ -74,7 +75,8 @@ class EvaluationNotExact(Rule):
             print(right / len(data))
             """,
             gives=(
-                "held_out = DataLoader(data, batch_size=2, sampler=range(dist.get_rank(), len(data), dist.get_world_size()))",
+                "held_out = DataLoader(data, batch_size=2, "
+                "sampler=range(dist.get_rank(), len(data), dist.get_world_size()))",
                 "    [right] = all_reduce_sum(right)",
             ),
         ),
@@ -101,7 +103,8 @@ class EvaluationNotExact(Rule):
                 yield self.finding(
                     e.known.source,
                     e.known.call,
-                    f"the evaluation over `{name}` reduces over ranks by itself, and could not be shared out: {e.reason}",
+                    f"the evaluation over `{name}` reduces over ranks by itself, and could not be shared out: "
+                    f"{e.reason}",
                     refuse=True,
                 )
             elif e.mode == "sample":

@@ -18,19 +18,20 @@ class EvaluationThroughWrapper(Rule):
     Finds forwards of the wrapper under a rank condition; a conversion evaluates the module itself.
 
     ## Why is this bad?
-    The wrapper's forward may broadcast buffers: a collective that the other ranks do not join, or join with one of another place. It works
-    by luck, or hangs.
+    The wrapper's forward may broadcast buffers: a collective that the other ranks do not join, or join with one of
+    another place. It works by luck, or hangs.
 
     ## Edit
-    `evaluate(model.module, loader)`: inside the function the name holds the raw module, which runs no hidden collective, so that ranks may
-    have different numbers of batches.
+    `evaluate(model.module, loader)`: inside the function the name holds the raw module, which runs no hidden
+    collective, so that ranks may have different numbers of batches.
     """
 
     code = "DDP204"
     references = ("https://github.com/pytorch/pytorch/issues/54059",)
     good = (
         Good(
-            "ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp.module(torch.ones(1, 8))"
+            "ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n"
+            "        ddp.module(torch.ones(1, 8))"
         ),
     )
     bad = (Bad("ddp = DDP(model)\nif dist.get_rank() == 0:\n    with torch.no_grad():\n        ddp(torch.ones(1, 8))"),)
@@ -59,10 +60,15 @@ class EvaluationThroughWrapper(Rule):
         if facts.converting:
             yield from raw_findings(self, facts, ("evaluation",), "the raw module runs no hidden collective")
             return
+        seen: set[int] = set()
         for e in facts.flow.log.of("forward"):
-            if isinstance(e.obj, Wrapped) and e.frame.source is facts.source and guarded(e, facts.flow):
-                yield self.finding(
-                    facts.source,
-                    e.node,
-                    "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
-                )
+            if not isinstance(e.obj, Wrapped) or e.frame.source is not facts.source or id(e.node) in seen:
+                continue
+            if e.node in facts.roles.training_forwards or not guarded(e, facts.flow):
+                continue  # a training loop stands under no test of the rank, whatever it looks like from outside
+            seen.add(id(e.node))
+            yield self.finding(
+                facts.source,
+                e.node,
+                "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
+            )

@@ -15,11 +15,12 @@ class ForwardBypassesWrapper(Rule):
     """A training forward does not go through the DDP wrapper.
 
     ## What it does
-    Finds forwards of a wrapped module (`model.module(x)`, a name that still holds the raw module, one of its parts, a method other than
-    forward) whose loss is backpropagated.
+    Finds forwards of a wrapped module (`model.module(x)`, a name that still holds the raw module, one of its parts, a
+    method other than forward) whose loss is backpropagated.
 
     ## Why is this bad?
-    Backward runs, nothing is reduced, every rank trains a model of its own, and nothing is said: the worst silent fault of DDP.
+    Backward runs, nothing is reduced, every rank trains a model of its own, and nothing is said: the worst silent fault
+    of DDP.
     """
 
     code = "DDP205"

@@ -23,8 +23,8 @@ class ListingOrder(Rule):
     Finds `os.listdir`, `glob.glob` and `list(set(...))` without `sorted` around them, before training.
 
     ## Why is this bad?
-    A listing's order may differ from node to node, and the order of a set of strings differs from process to process: class 3 is another
-    class on another rank, and a split by position mixes training and validation data.
+    A listing's order may differ from node to node, and the order of a set of strings differs from process to process:
+    class 3 is another class on another rank, and a split by position mixes training and validation data.
 
     ## Edit
     `sorted(...)`: the same order everywhere.
@@ -69,7 +69,13 @@ class ListingOrder(Rule):
             edit: Edit = Surround(source, e.node, "sorted(", ")") if listing else Replace(source, e.node.func, "sorted")
             code = source.code(e.node).split("\n")[0]
             edits = (edit,) if facts.converting else ()
-            yield self.finding(source, e.node, f"the order of `{code}` may differ from rank to rank", *edits, reason="the same order on every rank")
+            yield self.finding(
+                source,
+                e.node,
+                f"the order of `{code}` may differ from rank to rank",
+                *edits,
+                reason="the same order on every rank",
+            )
 
     def ordered(self, source: Source, node: cst.Call) -> bool:
         """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""

@@ -25,8 +25,9 @@ class LoaderWithoutSampler(Rule):
     A DataLoader knows nothing of ranks: N GPUs do the same epoch N times, and nothing is gained.
 
     ## Edit
-    `sampler=DistributedSampler(dataset)`; `shuffle` moves into the sampler, because a loader may not have both. A loader that drops its
-    last batch gets a sampler that drops, too. The number in `batch_size` stays and is per process; `--global-batch keep` divides it.
+    `sampler=DistributedSampler(dataset)`; `shuffle` moves into the sampler, because a loader may not have both. A
+    loader that drops its last batch gets a sampler that drops, too. The number in `batch_size` stays and is per
+    process; `--global-batch keep` divides it.
 
     ## When not
     A custom sampler, a batch sampler or a stream is refused: what they draw would change.
@@ -90,13 +91,14 @@ class LoaderWithoutSampler(Rule):
                 yield from self.lint(facts, known)
                 continue
             if not facts.editable(known.source):
-                message = f"the training DataLoader is made in {known.source.path.name}:{known.source.line(known.call)}, another file of the project"
+                place = f"{known.source.path.name}:{known.source.line(known.call)}"
+                message = f"the training DataLoader is made in {place}, and ddpify makes no changed copy of that file"
                 yield self.finding(
                     facts.source,
                     facts.source.module,
                     message,
                     refuse=True,
-                    left="This version edits the entry script only; move the loader into it",
+                    left="Move the loader into a module of its own or into the script",
                 )
             elif known.problem:
                 yield self.finding(
@@ -152,7 +154,8 @@ class LoaderWithoutSampler(Rule):
         source = known.source
         name, edits = hoisted(facts, known, "train_set")
         if known.subset and known.dataset is not None:
-            # sampler=SubsetRandomSampler(train_idx): the subset is a dataset of its own, and its sampler can be shared out
+            # sampler=SubsetRandomSampler(train_idx): the subset is a dataset of its own, and its sampler can be shared
+            # out
             names = facts.names_of(source)
             subset = names.fresh("train_subset")
             line = f"{subset} = {names['torch']}.utils.data.Subset({name}, {known.subset})"
@@ -237,7 +240,7 @@ def set_sampler(known: LoaderFacts, value: str) -> list[Edit]:
 
 
 def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit]]:
-    """The dataset as a name; where it is made inside the call it gets a statement of its own, under main_process_first if it downloads."""
+    """The dataset as a name; made inside the call it gets a statement of its own (guarded where it downloads)."""
     source = known.source
     assert known.dataset is not None
     if known.is_simple or isinstance(known.dataset, cst.Subscript):

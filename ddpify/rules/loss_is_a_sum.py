@@ -16,16 +16,16 @@ class LossIsASum(Rule):
     """The loss is a sum over samples, and DDP averages gradients over ranks.
 
     ## What it does
-    Finds losses with `reduction="sum"` (or the like) that are backpropagated. With `--global-batch keep` the loss is multiplied by the
-    world size; otherwise the report names it.
+    Finds losses with `reduction="sum"` (or the like) that are backpropagated. With `--global-batch keep` the loss is
+    multiplied by the world size; otherwise the report names it.
 
     ## Why is this bad?
-    DDP divides the summed gradients by the world size. That is right for a mean; of a sum it makes the gradient of a batch one world-th of
-    what one process gets from the same samples.
+    DDP divides the summed gradients by the world size. That is right for a mean; of a sum it makes the gradient of a
+    batch one world-th of what one process gets from the same samples.
 
     ## Edit
-    `(loss * dist.get_world_size()).backward()`, with `--global-batch keep` only: with the batch size per process kept, the gradient's
-    scale is that of the original's batch.
+    `(loss * dist.get_world_size()).backward()`, with `--global-batch keep` only: with the batch size per process kept,
+    the gradient's scale is that of the original's batch.
     """
 
     code = "DDP505"
@@ -78,7 +78,7 @@ class LossIsASum(Rule):
                 yield self.finding(
                     e.frame.source,
                     e.node,
-                    f"`{loss}` is a sum over the batch, and DDP averages gradients over the ranks: a step is as large as "
-                    "the original's with the same batch size per process",
+                    f"`{loss}` is a sum over the batch, and DDP averages gradients over the ranks: a step is as "
+                    "large as the original's with the same batch size per process",
                     note=True,
                 )

@@ -28,13 +28,14 @@ class MetricNotReduced(Rule):
     Finds the counters and sums of a loop over a loader that are used after it, and adds them up over the ranks once.
 
     ## Why is this bad?
-    Each rank has seen its own shard: `correct / len(dataset)` is one world-th of the truth, and ranks that decide on numbers of their own
-    stop at different epochs.
+    Each rank has seen its own shard: `correct / len(dataset)` is one world-th of the truth, and ranks that decide on
+    numbers of their own stop at different epochs.
 
     ## Edit
-    Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they are divided by is
-    made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that is what one process that ran the union
-    of the ranks' batches would have added up, and `len(loader)` stays what it divides by.
+    Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they
+    are divided by is made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that
+    is what one process that ran the union of the ranks' batches would have added up, and `len(loader)` stays what it
+    divides by.
     """
 
     code = "DDP501"
@@ -112,7 +113,8 @@ class MetricNotReduced(Rule):
         return self.finding(
             loop.source,
             loop.node,
-            "this loop reads the training loader for its numbers, and each rank has only a shard of it: they are one rank's",
+            "this loop reads the training loader for its numbers, and each rank has only a shard of it: they are one "
+            "rank's",
             left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
         )
 
@@ -136,7 +138,8 @@ class MetricNotReduced(Rule):
                 yield self.finding(
                     loop.source,
                     loop.node,
-                    f"`{a.target}` is used after the loop, and is not set to a number right before it: it stays rank 0's own",
+                    f"`{a.target}` is used after the loop, and is not set to a number right before it: "
+                    "it stays rank 0's own",
                     left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used",
                 )
         if loop.training:

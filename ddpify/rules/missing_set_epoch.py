@@ -25,10 +25,12 @@ class MissingSetEpoch(Rule):
     Finds shuffling DistributedSamplers whose loader is read in an epoch loop that never calls `set_epoch`.
 
     ## Why is this bad?
-    The sampler's order depends on its epoch alone: without `set_epoch` each epoch repeats the first one's order and shards, silently.
+    The sampler's order depends on its epoch alone: without `set_epoch` each epoch repeats the first one's order and
+    shards, silently.
 
     ## Edit
-    `loader.sampler.set_epoch(epoch)` is the first statement of the epoch loop, with the loop's own variable; `_` gets a name.
+    `loader.sampler.set_epoch(epoch)` is the first statement of the epoch loop, with the loop's own variable; `_` gets a
+    name.
     """
 
     code = "DDP302"

@@ -26,8 +26,8 @@ class ModelNotWrapped(Rule):
     Nothing averages their gradients: every rank trains a model of its own, and only rank 0's is saved.
 
     ## Edit
-    `model = DDP(model, ...)` stands after the last `.to()`, `.cuda()`, `load_state_dict()` or `apply()` that runs before the first
-    training forward. The optimizer keeps the parameters that it has: the wrapper shares them.
+    `model = DDP(model, ...)` stands after the last `.to()`, `.cuda()`, `load_state_dict()` or `apply()` that runs
+    before the first training forward. The optimizer keeps the parameters that it has: the wrapper shares them.
 
     ## When not
     Frozen networks and losses without parameters are left alone: DDP refuses a module that has nothing to train.
@@ -84,7 +84,10 @@ class ModelNotWrapped(Rule):
             if isinstance(w, NoWrapPoint):
                 yield self.finding(w.source, w.node, f"the model could not be wrapped: {w.reason}", refuse=True)
             elif not facts.editable(w.source):
-                message = f"`{w.target}` would have to be wrapped in {w.source.path.name}, and this version edits the entry script only"
+                message = (
+                    f"`{w.target}` would have to be wrapped in {w.source.path.name}, "
+                    "and ddpify makes no changed copy of that file"
+                )
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
                 ids = self.device_ids(facts, w)
@@ -106,12 +109,20 @@ class ModelNotWrapped(Rule):
         """What is trained belongs to no model that could be found: the backward is the place to look at."""
         event = facts.roles.backwards[0]
         source = event.frame.source
-        called = sorted({o.module.evidence or o.module.name for b in facts.roles.backwards for o in origins(b.value) if isinstance(o, FromForward)})
+        called = sorted(
+            {
+                o.module.evidence or o.module.name
+                for b in facts.roles.backwards
+                for o in origins(b.value)
+                if isinstance(o, FromForward)
+            }
+        )
         seen = f"it comes through {', '.join(called[:3])}" if called else "no call of a model was seen on the way to it"
         return self.finding(
             source,
             event.node,
-            f"the loss of `{source.code(event.node)}` could not be traced to a model whose parameters an optimizer has ({seen})",
+            f"the loss of `{source.code(event.node)}` could not be traced to a model whose parameters an optimizer has "
+            f"({seen})",
             refuse=True,
             left="DDP needs a forward of the model itself between the batch and the loss",
         )

@@ -50,7 +50,8 @@ class MovedAfterWrap(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         log = facts.after.log
         training = facts.after_roles.training_forwards
-        trains = [e for e in log.of("forward") if isinstance(e.obj, Wrapped) and e.grad is not False and e.node in training]
+        through = [e for e in log.of("forward") if isinstance(e.obj, Wrapped) and e.grad is not False]
+        trains = [e for e in through if e.node in training]
         seen: set[int] = set()
         for e in log.of("method"):
             if id(e.node) in seen or e.frame.source is not facts.source or not self.moves(e):
@@ -60,7 +61,8 @@ class MovedAfterWrap(Rule):
                 code = e.frame.source.code(e.node)
                 message = f"`{code}` moves a wrapped model that is trained on: its gradients are no longer averaged"
                 left = "Save a copy instead: {k: v.cpu() for k, v in model.module.state_dict().items()}"
-                yield self.finding(e.frame.source, e.node, message, refuse=facts.converting, left=left if facts.converting else "")
+                refuse = facts.converting
+                yield self.finding(e.frame.source, e.node, message, refuse=refuse, left=left if refuse else "")
 
     def moves(self, e: Event) -> bool:
         if not isinstance(e.obj, Wrapped) or not isinstance(e.node, cst.Call):

@@ -24,8 +24,8 @@ class ProcessGroupNotDestroyed(Rule):
     NCCL warns at exit since torch 2.4, and a rank that leaves early can block the others.
 
     ## Edit
-    The call is the last statement of the block that set the group up, and stands before each `return` of it. An exception is left to
-    torchrun: it ends the job with that rank's traceback.
+    The call is the last statement of the block that set the group up, and stands before each `return` of it. An
+    exception is left to torchrun: it ends the job with that rank's traceback.
     """
 
     code = "DDP102"

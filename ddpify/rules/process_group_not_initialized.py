@@ -15,16 +15,18 @@ class ProcessGroupNotInitialized(Rule):
     """The ranks never meet: no process group is set up.
 
     ## What it does
-    Finds scripts that use DistributedDataParallel, a DistributedSampler or a collective without `init_process_group`, and gives a
-    single-GPU script its set-up: `device = setup_distributed()` in the place of the script's own choice of device.
+    Finds scripts that use DistributedDataParallel, a DistributedSampler or a collective without `init_process_group`,
+    and gives a single-GPU script its set-up: `device = setup_distributed()` in the place of the script's own choice of
+    device.
 
     ## Why is this bad?
     Without a process group DDP and every collective raise `Default process group has not been initialized`.
 
     ## Edit
-    The set-up stands after the arguments are parsed and before seeds, data and CUDA. It joins the group that torchrun describes and
-    binds this process to its GPU; under plain `python` it is a group of one, so that the script still runs by itself. The script's own
-    choice of device type still decides: a `--no-cuda` flag becomes the argument of `setup_distributed`.
+    The set-up stands after the arguments are parsed and before seeds, data and CUDA. It joins the group that torchrun
+    describes and binds this process to its GPU; under plain `python` it is a group of one, so that the script still
+    runs by itself. The script's own choice of device type still decides: a `--no-cuda` flag becomes the argument of
+    `setup_distributed`.
     """
 
     code = "DDP101"
@@ -94,7 +96,10 @@ class ProcessGroupNotInitialized(Rule):
                 note=True,
             )
         if not setup.cuda:
-            message = "the script has no device code: it trains on the CPU, with gloo; move model and batches to a device to use GPUs"
+            message = (
+                "the script has no device code: it trains on the CPU, with gloo; "
+                "move model and batches to a device to use GPUs"
+            )
             yield self.finding(setup.source, setup.first, message, note=True)
 
     def place(self, facts: Facts, setup: SetUp) -> tuple[list[Edit], set[str], str]:

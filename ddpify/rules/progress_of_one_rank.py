@@ -23,7 +23,8 @@ class ProgressOfOneRank(Rule):
     Multiplies `batch_idx * len(data)` in a message of the training loop by the world size.
 
     ## Why is this bad?
-    The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end half-way.
+    The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
+    half-way.
     """
 
     code = "DDP504"

@@ -21,11 +21,12 @@ class RankLocalDecision(Rule):
     """Ranks decide on numbers that may differ.
 
     ## What it does
-    Finds `if`, `while` and `scheduler.step(metric)` that depend on an evaluation which every rank does by itself, and gives all of them
-    rank 0's number, once.
+    Finds `if`, `while` and `scheduler.step(metric)` that depend on an evaluation which every rank does by itself, and
+    gives all of them rank 0's number, once.
 
     ## Why is this bad?
-    Two GPUs may differ in the last bits: one rank stops, lowers its learning rate or reloads weights, and the others do not.
+    Two GPUs may differ in the last bits: one rank stops, lowers its learning rate or reloads weights, and the others do
+    not.
 
     ## Edit
     `accuracy = broadcast_value(accuracy)` behind the statement that computes it.
@@ -121,7 +122,7 @@ class RankLocalDecision(Rule):
         )
 
     def binding(self, facts: Facts, frame: Frame, name: cst.Name, replicated: set[int]) -> Event | None:
-        """The statement that computes a name in the deciding function from the evaluation: not a loop's own sum, and no copy (`best = value`)."""
+        """The statement that computes a name from the evaluation: no loop's own sum, no copy (`best = value`)."""
         place = frame.source.span(name).start
         binds = [
             e

@@ -17,15 +17,16 @@ class SameNoiseOnAllRanks(Rule):
     """Dropout and augmentation draw the same random numbers on every rank.
 
     ## What it does
-    Gives the ranks other than 0 a seed of their own, after the models are made and wrapped, where the script fixes a seed and training
-    draws random numbers.
+    Gives the ranks other than 0 a seed of their own, after the models are made and wrapped, where the script fixes a
+    seed and training draws random numbers.
 
     ## Why is this bad?
-    With one seed for all, every rank drops the same units and makes the same crops: less variety in a global batch, silently.
+    With one seed for all, every rank drops the same units and makes the same crops: less variety in a global batch,
+    silently.
 
     ## Edit
-    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap. Before it all ranks are seeded alike, so
-    that splits and weights agree; rank 0 keeps the original's stream.
+    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap. Before it all ranks are
+    seeded alike, so that splits and weights agree; rank 0 keeps the original's stream.
     """
 
     code = "DDP306"
@@ -78,8 +79,8 @@ class SameNoiseOnAllRanks(Rule):
             yield self.finding(
                 first.event.frame.source,
                 first.event.node,
-                f"all ranks draw the same random numbers while training: the seed `{first.text}` cannot be named where the model "
-                "is wrapped; to vary them, seed the ranks apart behind the wrap",
+                f"all ranks draw the same random numbers while training: the seed `{first.text}` cannot be named "
+                "where the model is wrapped; to vary them, seed the ranks apart behind the wrap",
                 note=True,
             )
             return

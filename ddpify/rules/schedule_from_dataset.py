@@ -17,7 +17,8 @@ class ScheduleFromDataset(Rule):
     """A schedule counts the steps that one process would make.
 
     ## What it does
-    Finds learning rate schedulers whose length is computed from `len(dataset)` (divided by a batch size) instead of the loader's length.
+    Finds learning rate schedulers whose length is computed from `len(dataset)` (divided by a batch size) instead of the
+    loader's length.
 
     ## Why is this bad?
     With N ranks each makes one N-th of these steps: a warm-up lasts N times as long, a decay never ends.

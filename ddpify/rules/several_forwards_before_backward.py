@@ -16,13 +16,13 @@ class SeveralForwardsBeforeBackward(Rule):
     """One wrapper runs forward several times before its losses are backpropagated one by one.
 
     ## What it does
-    Finds two forwards of the same DDP wrapper that are followed by two backwards, and two forwards of a model with BatchNorm before one
-    backward.
+    Finds two forwards of the same DDP wrapper that are followed by two backwards, and two forwards of a model with
+    BatchNorm before one backward.
 
     ## Why is this bad?
-    DDP reduces gradients once per forward-backward pair: of two backwards after two forwards the second leaves local gradients, silently.
-    Two forwards of a model with buffers before one backward fail on CUDA: the second forward's buffer broadcast overwrites in place what
-    the first one's backward needs.
+    DDP reduces gradients once per forward-backward pair: of two backwards after two forwards the second leaves local
+    gradients, silently. Two forwards of a model with buffers before one backward fail on CUDA: the second forward's
+    buffer broadcast overwrites in place what the first one's backward needs.
     """
 
     code = "DDP207"

@@ -33,12 +33,12 @@ class SplitDiffersPerRank(Rule):
     Finds `random_split` and `train_test_split` that no seed comes before.
 
     ## Why is this bad?
-    Rank 0's training set holds samples of rank 1's validation set: validation leaks, and the shards overlap. The lengths agree, so nothing
-    fails.
+    Rank 0's training set holds samples of rank 1's validation set: validation leaks, and the shards overlap. The
+    lengths agree, so nothing fails.
 
     ## Edit
-    `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that seeds before it splits
-    is left as it is.
+    `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that
+    seeds before it splits is left as it is.
     """
 
     code = "DDP305"
@@ -98,7 +98,11 @@ class SplitDiffersPerRank(Rule):
             helper = AddHelper(source, "broadcast_value", frozenset({"tensor"}))
             code = source.code(e.node).split("\n")[0]
             yield self.finding(
-                source, e.node, f"`{code}` draws another order on every rank", edit, helper,
+                source,
+                e.node,
+                f"`{code}` draws another order on every rank",
+                edit,
+                helper,
                 reason="no seed comes before it; now every rank has rank 0's order",
             )
 

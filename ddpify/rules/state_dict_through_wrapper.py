@@ -17,8 +17,8 @@ class StateDictThroughWrapper(Rule):
     Finds `torch.save(model.state_dict(), ...)` and `torch.save(model, ...)` where `model` is the wrapper.
 
     ## Why is this bad?
-    The file does not load into the model itself; with `strict=False` nothing is loaded and nothing is said. A pickled wrapper does not
-    even open without a process group.
+    The file does not load into the model itself; with `strict=False` nothing is loaded and nothing is said. A pickled
+    wrapper does not even open without a process group.
 
     ## Edit
     `model.module.state_dict()`, `model.module.load_state_dict(...)`: checkpoints stay those of the original script.

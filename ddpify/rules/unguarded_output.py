@@ -17,9 +17,9 @@ from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._handles import opened_null
 from ddpify.rules._output import Silenced, silence
+from ddpify.source import Source
 
 _NOT_RANKS = frozenset({"shell", "input", "tracker"})
-from ddpify.source import Source
 
 
 def _exits(source: Source, stmt: cst.CSTNode) -> bool:
@@ -146,7 +146,7 @@ class UnguardedOutput(Rule):
             yield self.other_file(group)
 
     def dies(self, facts: Facts, t: Talk) -> bool:
-        """The last words of a rank that ends the job because of its own numbers: whichever rank that is has to say them."""
+        """The last words of a rank that ends the job because of its own numbers: whichever that is has to say them."""
         source = t.call.source
         stmt = holding(source, t.call.node)
         if stmt is None:
