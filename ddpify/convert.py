@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpify.edits import AddHelper, Edit
+from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import Refused
 from ddpify.facts import Facts, collect
 from ddpify.helpers import NEEDS, Names, canonical_names, helper
@@ -20,6 +23,9 @@ from ddpify.repoint import repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
 from ddpify.source import Source, check_compiles, read_source
+
+#: How the module of helpers begins.
+_HELPERS = '"""Helpers for distributed training."""'
 
 
 @dataclass
@@ -127,8 +133,21 @@ def shared_helpers(facts: Facts, plan: Plan) -> str | None:
     """The name of a module for the helpers, where more than the entry needs them."""
     if not any(plan.helpers(s) for s in plan.sources() if s is not facts.source):
         return None
-    taken = {p.stem for p in facts.source.path.parent.glob("*.py")} if facts.source.path.parent.is_dir() else set()
-    return next(n for n in ("distributed_helpers", "ddp_helpers", "torch_ddp_helpers") if n not in taken)
+    folder = facts.source.path.parent
+    names = itertools.chain(
+        ("distributed_helpers", "ddp_helpers"), map("distributed_helpers_{}".format, itertools.count(2))
+    )
+    return next(n for n in names if _is_free(folder / f"{n}.py"))
+
+
+def _is_free(path: Path) -> bool:
+    """Nothing is there, or what an earlier conversion wrote."""
+    try:
+        return path.read_bytes().startswith(_HELPERS.encode())
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def helper_module(facts: Facts, plan: Plan) -> str:
@@ -139,7 +158,17 @@ def helper_module(facts: Facts, plan: Plan) -> str:
         (names.missing[n] for n in needed), key=lambda line: ("torch" in line, line.startswith("from"), line)
     )
     blocks = ["\n".join(helper(name, options, names)) for name, options in plan.helpers().items()]
-    return '"""Helpers for distributed training."""\n' + "\n".join(lines) + "\n\n\n" + "\n\n\n".join(blocks) + "\n"
+    return f"{_HELPERS}\n" + "\n".join(lines) + "\n\n\n" + "\n\n\n".join(blocks) + "\n"
+
+
+def _texts(edit: Edit) -> Iterator[str]:
+    """What an edit writes."""
+    if isinstance(edit, (AddHelper, AddImport)):
+        return
+    for part in dataclasses.fields(edit):
+        value = getattr(edit, part.name)
+        for text in value if isinstance(value, tuple) else (value,):
+            yield from (x for x in (text if isinstance(text, tuple) else (text,)) if isinstance(x, str))
 
 
 def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) -> None:
@@ -150,8 +179,9 @@ def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) 
         add_import(rewriter, run, line)
     helpers = plan.helpers(source)
     if shared is not None:
-        used = {e.name for e in plan.edits if isinstance(e, AddHelper) and e.source is source}
-        wanted = [n if names[n] == n else f"{n} as {names[n]}" for n in helpers if n in used]
+        written = [text for e in plan.edits if e.source is source for text in _texts(e)]
+        used = [n for n in helpers if any(re.search(rf"\b{names[n]}\b", text) for text in written)]
+        wanted = [n if names[n] == n else f"{n} as {names[n]}" for n in used]
         if wanted:
             add_import(rewriter, run, f"from {shared} import {', '.join(wanted)}")
         return

@@ -31,10 +31,6 @@ class Project:
                 return found
         return None
 
-    def is_package(self, name: str) -> bool:
-        """True where the name is a folder of the project without an `__init__.py`."""
-        return any((root / Path(*name.split("."))).is_dir() for root in self.roots)
-
     def _at(self, base: Path, parts: list[str]) -> Source | None:
         place = base.joinpath(*parts)
         candidates = (

@@ -26,8 +26,6 @@ from ddpify.errors import DdpifyError
 from ddpify.layout import Layout
 from ddpify.source import Source
 
-Statement = cst.BaseSmallStatement | cst.BaseCompoundStatement
-
 
 class Conflict(DdpifyError):
     """Two edits want the same text: a fault of ddpify, never written."""

@@ -249,6 +249,8 @@ class Library(Networks):
                 loose = loose or other
             elif isinstance(obj, Thing) and obj.name == "parameter":
                 loose = True
+            elif isinstance(obj, Data) and obj.form == "tensor":
+                loose = True  # a bare tensor with requires_grad
         return list(dict.fromkeys(held)), loose
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import origins
 from ddpify.facts.flow import Flow
-from ddpify.facts.frames import Entry, Event, Frame, Loop
+from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.values import (
     Const,
     Dict,
@@ -143,10 +143,6 @@ def loaders_in(value: Value) -> list[Obj]:
     return found
 
 
-def chain_to(event: Event) -> Iterator[tuple[Entry, ...]]:
-    return event.frame.chains()
-
-
 def _epoch_loops(roles: Roles) -> Iterator[EpochLoop]:
     seen: set[tuple[int, int, int]] = set()
     for event in roles.backwards:
@@ -182,13 +178,6 @@ def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:
                 is_training = (id(event.node), id(event.frame)) in training and obj in roles.training_loaders
                 loop = Loop(event.node, event.frame, event.value)
                 yield Pass(obj, loop, event, is_training)
-
-
-def names_in_function(frame: Frame) -> Iterator[cst.Name | cst.Attribute]:
-    """The names and attribute chains in a function's own text, in order."""
-    for node in walk(frame.node):
-        if isinstance(node, (cst.Name, cst.Attribute)):
-            yield node
 
 
 def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | None = None) -> str | None:

@@ -70,11 +70,7 @@ def find_raw(facts: Facts) -> list[Raw]:
         if e.kind == "forward" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Call):
             if e.grad is not False and e.node in training:
                 continue
-            func = (
-                e.node.func.value
-                if isinstance(e.node.func, cst.Attribute) and e.node.func.attr.value == "forward"
-                else e.node.func
-            )
+            func = _callee(e.node)
             trainer = trained.get((id(e.node), id(e.frame)))
             test = phase_test(facts, trainer, e) if trainer is not None else None
             if test is not None:
@@ -97,6 +93,12 @@ def find_raw(facts: Facts) -> list[Raw]:
                 for node in _wrappers_in(facts, arg.value):
                     want(e, node, "handed over", e.name)
     return list(found.values())
+
+
+def _callee(call: cst.Call) -> cst.BaseExpression:
+    """`model` of `model(x)` and of `model.forward(x)`"""
+    by_name = isinstance(call.func, cst.Attribute) and call.func.attr.value == "forward"
+    return call.func.value if by_name and isinstance(call.func, cst.Attribute) else call.func
 
 
 def _wrappers_in(facts: Facts, node: cst.BaseExpression) -> list[cst.BaseExpression]:

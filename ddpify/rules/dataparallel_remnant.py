@@ -13,7 +13,9 @@ from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source, walk
 
-_NAMES = frozenset({"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"})
+_NAMES = frozenset(
+    {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
+)
 
 
 class DataparallelRemnant(Rule):
@@ -66,7 +68,9 @@ class DataparallelRemnant(Rule):
             if not facts.converting:
                 yield self.finding(source, e.node, f"`{code}` drives several GPUs from each process")
                 continue
-            yield self.finding(source, e.node, f"`{code}` is taken out", self.take_out(source, e), reason="one process drives one GPU")
+            yield self.finding(
+                source, e.node, f"`{code}` is taken out", self.take_out(source, e), reason="one process drives one GPU"
+            )
         if facts.converting and done:
             yield from self.around(facts)
 
@@ -104,7 +108,14 @@ class DataparallelRemnant(Rule):
                 unwrap = facts.names_of(source)["unwrap"]
                 edit = Replace(source, e.node, f"{unwrap}({name})" if wrapped else name)
                 more: tuple[Edit, ...] = (AddHelper(source, "unwrap"),) if wrapped else ()
-                yield self.finding(source, e.node, f"`{name}` is the module itself here", edit, *more, reason="nothing stands around it")
+                yield self.finding(
+                    source,
+                    e.node,
+                    f"`{name}` is the module itself here",
+                    edit,
+                    *more,
+                    reason="nothing stands around it",
+                )
         for source in facts.project.files():
             if facts.editable(source):
                 yield from self.mentions(facts, source)
@@ -134,7 +145,13 @@ class DataparallelRemnant(Rule):
         for e in facts.flow.log.of("method"):
             if id(e.node) in done:
                 continue
-            if e.name == "load_state_dict" and isinstance(e.obj, Module) and e.obj.parallel and e.frame.source is source and isinstance(e.node, cst.Call):
+            if (
+                e.name == "load_state_dict"
+                and isinstance(e.obj, Module)
+                and e.obj.parallel
+                and e.frame.source is source
+                and isinstance(e.node, cst.Call)
+            ):
                 done.add(id(e.node))
                 torch = facts.names_of(source)["torch"]
                 state = e.node.args[0].value if e.node.args else None
@@ -151,5 +168,3 @@ class DataparallelRemnant(Rule):
         call = source.parents.get(node)
         above = source.parents.get(call) if isinstance(call, cst.Call) else None
         return isinstance(above, cst.BinaryOperation) and isinstance(above.operator, cst.Multiply)
-
-

@@ -139,7 +139,9 @@ class DeviceNotPerRank(Rule):
             return
         source = choice.source
         for node in walk(source.module):
-            if not isinstance(node, (cst.Name, cst.Attribute)) or constants(values.get(node, ())) != texts:
+            if not isinstance(node, (cst.Name, cst.Attribute)) or source.code(node) != choice.target:
+                continue
+            if constants(values.get(node, ())) != texts:
                 continue
             parent = source.parents.get(node)
             compared = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))

@@ -10,6 +10,7 @@ from ddpify.edits import AddImport, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Frame
+from ddpify.facts.roles import root
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Const, Device, FromForward
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
@@ -104,6 +105,29 @@ class ModelNotWrapped(Rule):
                 )
         if not facts.wraps:
             yield self.untraced(facts)
+        else:
+            yield from self.outside(facts)
+
+    def outside(self, facts: Facts) -> Iterator[Finding]:
+        """Parameters that an optimizer has and no wrapper: every rank would train its own."""
+        inside = {root(w.module) for w in facts.wraps}
+        for optimizer in facts.roles.optimizers:
+            source, node = optimizer.site.source, optimizer.site.node
+            alone = next((m for m in optimizer.modules if m.has_parameters and root(m) not in inside), None)
+            if node not in source.parents or not (optimizer.loose or alone is not None):
+                continue
+            what = (
+                f"a model that no training forward calls ({alone.evidence})"
+                if alone is not None
+                else "parameters that belong to no model"
+            )
+            yield self.finding(
+                source,
+                node,
+                f"`{source.code(node)}` trains {what}: DDP would not average their gradients",
+                refuse=True,
+                left="Make them part of the model (an attribute of its class), so that its forward uses them",
+            )
 
     def untraced(self, facts: Facts) -> Finding:
         """What is trained belongs to no model that could be found: the backward is the place to look at."""

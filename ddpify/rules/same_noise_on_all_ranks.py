@@ -10,7 +10,7 @@ from ddpify.edits import AddHelper, AddImport, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.seeds import Seed, is_noisy, seeds
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.source import walk
+from ddpify.source import children
 
 
 class SameNoiseOnAllRanks(Rule):
@@ -100,15 +100,22 @@ class SameNoiseOnAllRanks(Rule):
         source = seed.event.frame.source
         if not any(n is node for n in (source.module, *source.parents)):
             return False
-        used = {n.value for n in walk(seed.call) if isinstance(n, cst.Name)}
-        if seed.event.frame.node is node:
+        frame = seed.event.frame
+        if frame.node is node:
             return True
         top = facts.flow.modules[source].scope.names
-        return all(u in top for u in used - _attributes(seed.call))
+        hidden = set() if frame.func is None else set(frame.scope.names)
+        return all(u in top and u not in hidden for u in names_read(seed.call))
 
 
-def _attributes(node: cst.CSTNode) -> set[str]:
-    return {n.attr.value for n in walk(node) if isinstance(n, cst.Attribute)}
+def names_read(node: cst.CSTNode) -> set[str]:
+    """The names that an expression reads: `np` and `seed` of `np.random.seed(seed)`."""
+    if isinstance(node, cst.Name):
+        return {node.value}
+    if isinstance(node, cst.Attribute):
+        return names_read(node.value)
+    inner = [node.value] if isinstance(node, cst.Arg) else children(node)
+    return {n for child in inner for n in names_read(child)}
 
 
 def _plain(seed: Seed) -> bool:

@@ -1,0 +1,76 @@
+"""DDP104: CUDA_VISIBLE_DEVICES set in the script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Delete
+from ddpify.facts import Facts
+from ddpify.facts.contents import constants
+from ddpify.facts.values import Ext
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+
+class VisibleDevicesInScript(Rule):
+    """The script chooses its GPUs by CUDA_VISIBLE_DEVICES.
+
+    ## What it does
+    Finds `os.environ["CUDA_VISIBLE_DEVICES"] = ...`.
+
+    ## Why is this bad?
+    Every rank sees the same few GPUs: with "0" the second rank has none ("invalid device ordinal").
+
+    ## Edit
+    The statement goes. The GPUs are chosen where the job is started: `CUDA_VISIBLE_DEVICES=0,1 torchrun ...`.
+    """
+
+    code = "DDP104"
+    references = ("https://github.com/pytorch/examples/issues/885",)
+    good = (Good('ddp = DDP(model)\nos.environ["OMP_NUM_THREADS"] = "4"'),)
+    bad = (Bad('os.environ["CUDA_VISIBLE_DEVICES"] = "0"\nddp = DDP(model)'),)
+    converts = (
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            os.environ["CUDA_VISIBLE_DEVICES"] = "3"
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1).cuda()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x.cuda()).mean().backward()
+                optimizer.step()
+            """,
+            gives=("setup_distributed()",),
+            drops=("CUDA_VISIBLE_DEVICES",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        seen: set[int] = set()
+        for e in facts.flow.log.of("store"):
+            if (
+                not isinstance(e.obj, Ext)
+                or e.obj.name != "os.environ"
+                or not isinstance(e.node, cst.Subscript)
+                or id(e.stmt) in seen
+            ):
+                continue
+            index = e.node.slice[0].slice
+            key = constants(facts.flow.values.get(index.value, ())) if isinstance(index, cst.Index) else None
+            if key != ["CUDA_VISIBLE_DEVICES"] or not facts.editable(e.frame.source):
+                continue
+            seen.add(id(e.stmt))
+            code = e.frame.source.code(e.stmt)
+            edits = (Delete(e.frame.source, e.stmt),) if facts.converting else ()
+            yield self.finding(
+                e.frame.source,
+                e.stmt,
+                f"`{code}` hides the other GPUs from every rank",
+                *edits,
+                reason="GPUs are chosen where the job is started: CUDA_VISIBLE_DEVICES=0,1 torchrun ...",
+            )
