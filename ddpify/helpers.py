@@ -240,7 +240,9 @@ def _reduce(options: frozenset[str]) -> str:
     tensors = "tensor" in options
     kept = "; tensors stay tensors" if tensors else ""
     first = "*map(float, values)" if tensors else "*values"
-    back = "v.new_tensor(s) if <torch>.is_tensor(v) else s if f else int(s)" if tensors else "s if f else int(s)"
+    back = (
+        "<torch>.full_like(v, s) if <torch>.is_tensor(v) else s if f else int(s)" if tensors else "s if f else int(s)"
+    )
     names = "v, s, f in zip(values, sums, floats)" if tensors else "s, f in zip(sums, floats)"
     return (
         "def <all_reduce_sum>(*values):\n"

@@ -234,7 +234,7 @@ def test_each_goes_on_from_the_files_of_the_other(case: Case, resumed: dict[tupl
 
 @each(RENAMED)
 def test_a_renamed_script_does_the_same(case: Case, runs: Runs) -> None:
-    """The renaming that test_properties.py relies on changes no behaviour."""
+    """The renaming that test_metamorphic.py relies on changes no behaviour."""
     before, after = (runs.of(case, who).ranks[0].stdout for who in (STILL_ORIGINAL, STILL_RENAMED))
     assert _without_clocks(after) == _without_clocks(before)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import io
 import keyword
@@ -23,6 +24,7 @@ _KNOWN_OUTSIDE = frozenset(
     """.split()  # noqa: SIM905  (a list of words)
 )
 Replacement = tuple[int, int, str]
+STATEMENT = (cst.BaseSmallStatement, cst.BaseCompoundStatement)
 
 
 def replaced(text: str, replacements: Iterable[Replacement]) -> str:
@@ -35,6 +37,20 @@ def replaced(text: str, replacements: Iterable[Replacement]) -> str:
 def parse(text: str) -> Source:
     """The tree and the positions of a text."""
     return Source(Path("before.py"), text.encode(tokenize.detect_encoding(io.BytesIO(text.encode()).readline)[0]))
+
+
+def bound(text: str) -> set[str]:
+    """Every name that a script gives to something."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.alias(name=name, asname=other):
+                found.add(other or name.split(".")[0])
+    return found
 
 
 # ---- renaming -------------------------------------------------------------------------------------------

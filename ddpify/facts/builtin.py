@@ -116,6 +116,7 @@ class Builtins(Methods):
             for obj in values[0]:
                 for n in names:
                     self.set_field(obj, str(n), values[2])
+                    self.event("set", node, frame, obj, str(n), values[2])
             return NONE
         return (Data("bool", "const"),) if name in ("hasattr", "isinstance") else UNKNOWN
 

@@ -14,10 +14,12 @@ from ddpify.facts.values import (
     Class,
     Const,
     Data,
+    Dataset,
     Dict,
     Ext,
     Func,
     Instance,
+    Loader,
     Method,
     Module,
     Obj,
@@ -124,8 +126,12 @@ class Calls(Library):
         grad = self.inner_grad(func)
         key = self.memo_key(func, params, grad)
         kept = self.memo.get(key)
+        place = (node, frame)
+        if kept is not None and kept[2] != place and self.makes(kept[0], kept[1]):
+            key = (key, place)  # make(x[:48]), make(x[48:]): arguments that look alike, two loaders
+            kept = self.memo.get(key)
         if kept is not None:
-            result, new = kept
+            result, new, _ = kept
         else:
             new = self.new_frame(func, params, nodes, grad)
         if not self.quiet:
@@ -133,8 +139,23 @@ class Calls(Library):
         self.event("call", node, frame, func, func.name, callee=new)
         if kept is None:
             result = self.run_frame(func, new, grad)
-            self.memo[key] = (result, new)
+            self.memo[key] = (result, new, place)
         return result
+
+    def makes(self, value: Value, frame: Frame) -> bool:
+        """Whether a call gives back a loader, dataset, model or object that was made in it."""
+        for obj in value:
+            if isinstance(obj, (Loader, Dataset, Module, Instance)) and obj.site.frame.number >= frame.number:
+                return True
+            if isinstance(obj, Seq) and obj.site.frame.number >= frame.number:
+                parts = [obj.joined, *(obj.elements or ())]
+            elif isinstance(obj, Dict) and obj.site.frame.number >= frame.number:
+                parts = [obj.joined, *obj.items.values()]
+            else:
+                continue
+            if any(self.makes(part, frame) for part in parts):
+                return True
+        return False
 
     def memo_key(self, func: Func, params: dict[str, Value], grad: bool | None) -> object:
         held = tuple((n, v) for n, v in params.items())
@@ -169,6 +190,7 @@ class Calls(Library):
         if func.node not in self.assigned:
             self.assigned[func.node] = assigned_names(func.node)
         new.assigned = self.assigned[func.node]
+        new.number = len(self.frames)
         self.frames.append(new)
         return new
 

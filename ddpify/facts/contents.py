@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from ddpify.facts.values import Const, Data, Dict, Iteration, Method, Module, Obj, Origin, Seq, Thing, Value, Wrapped
+from ddpify.facts.values import (
+    Const,
+    Data,
+    Dict,
+    Iteration,
+    Method,
+    Module,
+    Obj,
+    Origin,
+    Parameters,
+    Seq,
+    Thing,
+    Value,
+    Wrapped,
+)
 
 _MOST = 12
 
@@ -86,3 +100,30 @@ def modules(value: Value) -> list[Module]:
             for part in obj.elements if obj.elements is not None else [obj.joined]:
                 found.extend(modules(part))
     return list(dict.fromkeys(found))
+
+
+def parameters_in(value: Value) -> tuple[list[Module], bool]:
+    """The modules whose parameters are handed over, and whether there are others that belong to none."""
+    held: list[Module] = []
+    loose = False
+    for obj in value:
+        if isinstance(obj, Parameters):
+            held.extend(obj.modules)
+            loose = loose or obj.loose
+        elif isinstance(obj, (Module, Wrapped)):
+            held.extend(modules((obj,)))
+        elif isinstance(obj, (Seq, Iteration)):
+            parts = [obj.joined, *(obj.elements or ())] if isinstance(obj, Seq) else list(obj.of)
+            for part in parts:
+                more, other = parameters_in(part)
+                held.extend(more)
+                loose = loose or other
+        elif isinstance(obj, Dict):
+            more, other = parameters_in(join(obj.items.get("params", ()), obj.joined))
+            held.extend(more)
+            loose = loose or other
+        elif isinstance(obj, Thing) and obj.name == "parameter":
+            loose = True
+        elif isinstance(obj, Data) and obj.form == "tensor":
+            loose = True  # a bare tensor with requires_grad
+    return list(dict.fromkeys(held)), loose

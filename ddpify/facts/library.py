@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, join, modules, origins
+from ddpify.facts.contents import constants, data_of, join, origins, parameters_in
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.networks import Networks
@@ -22,11 +22,9 @@ from ddpify.facts.values import (
     Iteration,
     Loader,
     Mode,
-    Module,
     Obj,
     Optimizer,
     Origin,
-    Parameters,
     Sampler,
     Scheduler,
     Seq,
@@ -159,7 +157,7 @@ class Library(Networks):
             case "ddp":
                 return Wrapped(site, module=self.first(given, named, "module"))
             case "optimizer":
-                held, loose = self.parameters_in(first)
+                held, loose = parameters_in(first)
                 return Optimizer(site, name=name, modules=held, loose=loose)
             case "scheduler":
                 return Scheduler(site, name=name)
@@ -226,32 +224,6 @@ class Library(Networks):
         ]
         made = Seq(site, elements=parts if count else None, joined=() if count else join(*parts))
         return self.made(node, frame, made)
-
-    def parameters_in(self, value: Value) -> tuple[list[Module], bool]:
-        """The modules whose parameters are handed over, and whether there are others that belong to none."""
-        held: list[Module] = []
-        loose = False
-        for obj in value:
-            if isinstance(obj, Parameters):
-                held.extend(obj.modules)
-                loose = loose or obj.loose
-            elif isinstance(obj, (Module, Wrapped)):
-                held.extend(modules((obj,)))
-            elif isinstance(obj, (Seq, Iteration)):
-                parts = [obj.joined, *(obj.elements or ())] if isinstance(obj, Seq) else list(obj.of)
-                for part in parts:
-                    more, other = self.parameters_in(part)
-                    held.extend(more)
-                    loose = loose or other
-            elif isinstance(obj, Dict):
-                more, other = self.parameters_in(join(obj.items.get("params", ()), obj.joined))
-                held.extend(more)
-                loose = loose or other
-            elif isinstance(obj, Thing) and obj.name == "parameter":
-                loose = True
-            elif isinstance(obj, Data) and obj.form == "tensor":
-                loose = True  # a bare tensor with requires_grad
-        return list(dict.fromkeys(held)), loose
 
 
 def device_of(site: Site, first: Value, given: list[Given]) -> Device:

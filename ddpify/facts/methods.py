@@ -51,6 +51,24 @@ PREPARES = frozenset(
         "reset_parameters",
     }
 )
+#: Methods that change which layers and hooks a module has.
+EXCHANGES = frozenset(
+    {
+        "add_module",
+        "append",
+        "extend",
+        "insert",
+        "register_buffer",
+        "register_forward_hook",
+        "register_full_backward_hook",
+        "register_module",
+        "register_parameter",
+        "reset_classifier",
+        "resize_token_embeddings",
+        "__setattr__",
+        "__setitem__",
+    }
+)
 #: What the wrapper answers as the module would.
 SURFACE = frozenset(
     {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import data_of
+from ddpify.facts.contents import constants, data_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.loops import Accumulator, LoopFacts, read_after
 from ddpify.facts.roles import Pass
 from ddpify.facts.shares import problem
-from ddpify.facts.values import Value
+from ddpify.facts.values import Dict, Ext, Seq, Value
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 agg,
                 tensor,
                 all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
-                _fresh(source, known, target),
+                _fresh(facts, known, target),
                 read,
             )
         )
@@ -116,8 +116,26 @@ def _added(facts: Facts, stmt: cst.CSTNode) -> Value:
     return facts.flow.values.get(value.right, ()) if isinstance(value, cst.BinaryOperation) else ()
 
 
-def _fresh(source: Source, known: LoopFacts, target: str) -> bool:
+def _is_number(facts: Facts, value: cst.BaseExpression) -> bool:
+    """`0.0`, `torch.tensor(0)`, `torch.zeros(1)`: not a list, an array or a vector, which have a number per class."""
+    held = facts.flow.values.get(value, ())
+    if any(isinstance(o, (Seq, Dict)) for o in held) or isinstance(value, (cst.List, cst.Dict, cst.ListComp)):
+        return False
+    if not isinstance(value, cst.Call):
+        return True
+    makers = {o.name.rsplit(".")[-1] for o in facts.flow.values.get(value.func, ()) if isinstance(o, Ext)}
+    shapes = [facts.flow.values.get(a.value, ()) for a in value.args if a.keyword is None]
+    first = shapes[0] if shapes else ()
+    if makers & {"zeros", "ones", "full", "empty"}:
+        shape = value.args[0].value if value.args else None
+        scalar = isinstance(shape, (cst.Tuple, cst.List)) and not shape.elements
+        return len(shapes) == 1 and (scalar or constants(first) == [1])
+    return not makers & {"tensor", "array", "zeros_like", "as_tensor"} or constants(first) is not None
+
+
+def _fresh(facts: Facts, known: LoopFacts, target: str) -> bool:
     """`total = 0` stands before the loop, with no other loop around only one of them, and not inside it."""
+    source = known.source
     start = source.span(known.node).start
     loops = [a for a in source.ancestors(known.node) if isinstance(a, (cst.For, cst.While))]
     best = False
@@ -136,9 +154,14 @@ def _fresh(source: Source, known: LoopFacts, target: str) -> bool:
             return False  # reset inside the loop: a running value
         if place < start and value is not None:
             around = [a for a in source.ancestors(node) if isinstance(a, (cst.For, cst.While))]
-            best = around == loops and not any(
-                isinstance(a, (cst.FunctionDef, cst.ClassDef)) and a is not known.frame.node
-                for a in _between(source, node, known)
+            pair = isinstance(node, cst.Assign) and isinstance(node.targets[0].target, (cst.Tuple, cst.List))
+            best = (
+                around == loops
+                and (pair or _is_number(facts, value))
+                and not any(
+                    isinstance(a, (cst.FunctionDef, cst.ClassDef)) and a is not known.frame.node
+                    for a in _between(source, node, known)
+                )
             )
     return best
 

@@ -41,7 +41,7 @@ class State:
         self.returned: list[Value] = [()]
         #: the functions that are running, the results of those that ran, the names that each assigns
         self.stack: list[cst.CSTNode] = []
-        self.memo: dict[object, tuple[Value, Frame]] = {}
+        self.memo: dict[object, tuple[Value, Frame, tuple[cst.CSTNode, Frame]]] = {}
         self.assigned: dict[cst.CSTNode, frozenset[str]] = {}
 
     def spend(self) -> None:

@@ -9,10 +9,10 @@ import libcst as cst
 from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.methods import PREPARES
+from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Class, Instance, Module, Parameters, Thing, Wrapped
+from ddpify.facts.values import Class, Const, Instance, Method, Module, Obj, Parameters, Thing, Wrapped
 from ddpify.source import Source
 
 
@@ -83,7 +83,7 @@ def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapP
     binds = [e for e in binds if id(e.stmt) not in parallel] or binds
     if not binds:
         return NoWrapPoint(module, first.node, source, f"`{target}` is not assigned where ddpify could follow it")
-    prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(e, module)]
+    prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(flow, e, module)]
     places = [(e.seq, s) for e in (*binds, *prepared) if (s := _stmt_in(e, frame)) is not None]
     bound = _stmt_in(binds[-1], frame)
     if bound is None:
@@ -157,8 +157,15 @@ def _variable(flow: Flow, frame: Frame, name: str) -> tuple[Frame, str, list[Eve
     return owner, name, binds
 
 
-def _prepares(event: Event, module: Module) -> bool:
-    """`.to(...)`, `load_state_dict`, freezing, initialising, or a look at the raw module (`summary(model)`)."""
+def _prepares(flow: Flow, event: Event, module: Module) -> bool:
+    """`.to(...)`, `load_state_dict`, freezing, a layer exchanged, or a look at the raw module (`summary(model)`)."""
+    held = _owner(event.obj) or _owner(_start(flow, event.node))
+    if event.kind in ("set", "store") and held is not None:
+        # model.fc = nn.Linear(512, 10); the wrapper knows the parameters that it found when it was made
+        mine = module in (held, held.part_of, root(held))
+        return mine and not all(isinstance(o, Const) for o in event.value)
+    if event.kind == "method" and event.name in EXCHANGES and held is not None:
+        return module in (held, held.part_of, root(held))
     if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
         return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
     if event.kind == "external" and event.name.startswith("torch.nn.init."):
@@ -171,6 +178,22 @@ def _prepares(event: Event, module: Module) -> bool:
         given = [*event.extra.values()]
         return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
     return False
+
+
+def _owner(obj: Obj | None) -> Module | None:
+    """The module that an attribute chain starts from: `model` of `model.roi_heads.box_predictor`."""
+    while isinstance(obj, Method):
+        obj = obj.obj
+    return obj if isinstance(obj, Module) else None
+
+
+def _start(flow: Flow, node: cst.CSTNode) -> Obj | None:
+    """What the first name in a chain holds: `model` of `model.layers[0].fc`."""
+    if not isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
+        return None
+    while isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return next((o for o in flow.values.get(node, ()) if isinstance(o, (Module, Method))), None)
 
 
 def _stmt_in(event: Event, frame: Frame) -> cst.CSTNode | None:

@@ -25,12 +25,13 @@ class DataparallelRemnant(Rule):
     Takes `nn.DataParallel(...)` out of a script that becomes distributed, and finds it in one that is.
 
     ## Why is this bad?
-    One process drives one GPU under DDP: `DDP(DataParallel(model))` constructs without complaint, and its keys start with
-    `module.module.`.
+    One process drives one GPU under DDP: `DDP(DataParallel(model))` constructs without complaint, and its keys start
+    with `module.module.`.
 
     ## Edit
-    The module stands in the place of the call. `.module` stays where the name holds the DDP wrapper by then, and goes where it does not.
-    Checkpoints lose `module.` from their keys: the report says so, and states that are loaded may have it or not.
+    The module stands in the place of the call. `.module` stays where the name holds the DDP wrapper by then, and goes
+    where it does not. Checkpoints lose `module.` from their keys: the report says so, and states that are loaded may
+    have it or not.
     """
 
     code = "DDP209"
@@ -136,11 +137,25 @@ class DataparallelRemnant(Rule):
             parent = source.parents.get(node)
             if names & _NAMES and isinstance(parent, cst.Arg):
                 ddp = facts.names_of(source)["DDP"]
-                yield self.finding(source, node, f"`{source.code(node)}` is looked for in a test", Replace(source, node, ddp),
-                                   AddImport(source, "DDP"), reason="what stands around the model now is DDP")  # fmt: skip
+                yield self.finding(
+                    source,
+                    node,
+                    f"`{source.code(node)}` is looked for in a test",
+                    Replace(source, node, ddp),
+                    AddImport(source, "DDP"),
+                    reason="what stands around the model now is DDP",
+                )
             elif names == {"torch.cuda.device_count"} and self.multiplies(source, node):
-                yield self.finding(source, node, "a batch size is multiplied by the number of GPUs, and is per process now",
-                                   left="take the factor out")  # fmt: skip
+                yield self.finding(
+                    source,
+                    node,
+                    "a batch size is multiplied by the number of GPUs, and is per process now",
+                    left="take the factor out",
+                )
+        yield from self.loads(facts, source)
+
+    def loads(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        """States that may have been saved by the old script."""
         done: set[int] = set()
         for e in facts.flow.log.of("method"):
             if id(e.node) in done:
@@ -153,16 +168,24 @@ class DataparallelRemnant(Rule):
                 and isinstance(e.node, cst.Call)
             ):
                 done.add(id(e.node))
-                torch = facts.names_of(source)["torch"]
+                consume = f"{facts.names_of(source)['torch']}.nn.modules.utils.consume_prefix_in_state_dict_if_present"
                 state = e.node.args[0].value if e.node.args else None
                 if isinstance(state, (cst.Name, cst.Subscript, cst.Attribute)):
-                    line = f'{torch}.nn.modules.utils.consume_prefix_in_state_dict_if_present({source.code(state)}, "module.")'
-                    yield self.finding(source, e.node, f"`{source.code(state)}` may come from the old script", InsertBefore(source, e.stmt, (line,)),
-                                       reason='its keys may start with "module."')  # fmt: skip
+                    line = f'{consume}({source.code(state)}, "module.")'
+                    yield self.finding(
+                        source,
+                        e.node,
+                        f"`{source.code(state)}` may come from the old script",
+                        InsertBefore(source, e.stmt, (line,)),
+                        reason='its keys may start with "module."',
+                    )
                 elif state is not None:
-                    consume = f"{torch}.nn.modules.utils.consume_prefix_in_state_dict_if_present"
-                    yield self.finding(source, e.node, "the state that is loaded may come from the old script",
-                                       left=f'give it a name and call {consume}(state, "module.") before it is loaded')  # fmt: skip
+                    yield self.finding(
+                        source,
+                        e.node,
+                        "the state that is loaded may come from the old script",
+                        left=f'give it a name and call {consume}(state, "module.") before it is loaded',
+                    )
 
     def multiplies(self, source: Source, node: cst.CSTNode) -> bool:
         call = source.parents.get(node)

@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.collected import collected
 from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts
@@ -99,8 +100,20 @@ class MetricNotReduced(Rule):
                     refuse=True,
                 )
                 continue
+            if loop.training and (kept := collected(facts, loop)):
+                yield self.one_shard(loop, kept)
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+
+    def one_shard(self, loop: LoopFacts, kept: list[str]) -> Finding:
+        names = " and ".join(f"`{name}`" for name in kept)
+        return self.finding(
+            loop.source,
+            loop.node,
+            f"{names} {'keep' if len(kept) > 1 else 'keeps'} numbers of each rank's own training batches: what rank 0 "
+            "prints of them is an estimate from its shard (dist.all_gather_object collects those of all ranks)",
+            note=True,
+        )
 
     def adds_up(self, facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:
         """The training loader read for its numbers: a sum over samples, in a loop that reads no loader in full."""
@@ -126,11 +139,13 @@ class MetricNotReduced(Rule):
         return edit
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
-        sums = [a for a in loop.accumulators if a.read_after and a.fresh]
+        # hits += (out > 0).sum(0) may be a number for each class
+        whole = [a for a in loop.accumulators if a.fresh and not (a.agg == "sample" and a.tensor)]
+        sums = [a for a in whole if a.read_after]
         for a in loop.accumulators:
             if (
                 a.read_after
-                and not a.fresh
+                and a not in whole
                 and loop.training
                 and "." not in a.target
                 and self.used_after(facts, loop, a)
@@ -138,7 +153,7 @@ class MetricNotReduced(Rule):
                 yield self.finding(
                     loop.source,
                     loop.node,
-                    f"`{a.target}` is used after the loop, and is not set to a number right before it: "
+                    f"`{a.target}` is used after the loop, and is no number that is set right before it: "
                     "it stays rank 0's own",
                     left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used",
                 )

@@ -1,0 +1,59 @@
+"""A training loop in, the lists, meters and dicts that keep its batches' numbers out: one rank's own, of its shard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.contents import origins
+from ddpify.facts.frames import Event
+from ddpify.facts.loops import LoopFacts, read_after
+from ddpify.facts.values import Dict, FromBatch, FromForward, Func, Instance, Seq, Thing
+from ddpify.source import walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+def collected(facts: Facts, loop: LoopFacts) -> list[str]:
+    """What holds numbers of the batches and is used behind the loop: `losses` of `losses.append(loss.item())`."""
+    inside = {id(n) for n in walk(loop.node.body)}
+    found: list[str] = []
+    for e in loop.frame.events:
+        if id(e.node) not in inside:
+            continue
+        holder = _holder(e)
+        if holder is None or not _of_batches(facts, e):
+            continue
+        text = loop.source.code(holder)
+        if text not in found and read_after(loop, text.split(".")[0] if "." not in text else text, inside):
+            found.append(text)
+    return found
+
+
+def _holder(event: Event) -> cst.BaseExpression | None:
+    """What a number is put into."""
+    node = event.node
+    match event.kind:
+        case "method" if event.name in ("append", "extend", "update", "add"):
+            if isinstance(event.obj, (Seq, Dict, Thing)) and isinstance(node, cst.Call):
+                return node.func.value if isinstance(node.func, cst.Attribute) else None
+        case "call" if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            # meter.update(loss.item(), n) of a class of the project
+            meter = isinstance(event.obj, Func) and isinstance(event.obj.bound, Instance)
+            if meter and event.callee is not None and any(e.kind in ("set", "augment") for e in event.callee.events):
+                return node.func.value
+        case "augment" if isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Subscript):
+            return node.target.value
+    return None
+
+
+def _of_batches(facts: Facts, event: Event) -> bool:
+    if isinstance(event.node, cst.AugAssign):
+        values = [event.value]
+    elif isinstance(event.node, cst.Call):
+        values = [facts.flow.values.get(a.value, ()) for a in event.node.args]
+    else:
+        return False
+    return any(isinstance(o, (FromBatch, FromForward)) for v in values for o in origins(v))

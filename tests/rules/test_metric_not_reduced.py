@@ -1,0 +1,94 @@
+"""DDP501: what of a training loop's numbers is added up, what is named, what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.convert import convert
+
+SCRIPT = """\
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Meter:
+    def __init__(self):
+        self.sum, self.n = 0.0, 0
+
+    def update(self, value, n):
+        self.sum += value * n
+        self.n += n
+
+
+loader = DataLoader(TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,))), batch_size=8)
+net = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    START
+    for x, y in loader:
+        out = net(x)
+        loss = nn.functional.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()
+        STEP
+    print(END)
+"""
+
+
+def said(tmp_path: Path, start: str, step: str, end: str) -> tuple[str, list[str], list[str]]:
+    """The new text, the notes and what is left, of DDP501."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("START", start).replace("STEP", step).replace("END", end))
+    done = convert(path)
+    mine = [[f.message for f in found if f.code == "DDP501"] for found in (done.plan.notes, done.plan.left)]
+    return done.text, mine[0], mine[1]
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "end"),
+    [
+        ("hits = 0", "hits += (out.argmax(1) == y).sum().item()", "hits"),
+        ("hits = torch.zeros(1)", "hits += (out.argmax(1) == y).sum()", "hits"),
+        ("hits = torch.tensor(0.0)", "hits += (out.argmax(1) == y).sum()", "hits"),
+    ],
+)
+def test_numbers_are_added_up(tmp_path: Path, start: str, step: str, end: str) -> None:
+    text, notes, left = said(tmp_path, start, step, end)
+    assert "    [hits] = all_reduce_sum(hits)\n" in text
+    assert not notes and not left
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        ("hits = torch.zeros(3)", "hits += (out > 0).sum(0)"),
+        ("hits = np.zeros(3)", "hits += (out > 0).sum(0).numpy()"),
+        ("hits = np.array([0.0, 0.0, 0.0])", "hits += (out > 0).sum(0).numpy()"),
+        ("hits = 0", "hits += (out > 0).sum(dim=0)"),
+    ],
+)
+def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) -> None:
+    text, _, left = said(tmp_path, start, step, "hits")
+    assert "all_reduce_sum" not in text
+    assert [m for m in left if m.startswith("`hits` is used after the loop")]
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "end"),
+    [
+        ("kept = []", "kept.append(loss.item())", "np.mean(kept)"),
+        ("kept = Meter()", "kept.update(loss.item(), len(y))", "kept.sum / kept.n"),
+        ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "kept"),
+    ],
+)
+def test_what_keeps_one_shard_is_named(tmp_path: Path, start: str, step: str, end: str) -> None:
+    _, notes, _ = said(tmp_path, start, step, end)
+    assert [m for m in notes if m.startswith("`kept` keeps numbers of each rank's own training batches")]
+
+
+def test_what_no_one_reads_is_not_named(tmp_path: Path) -> None:
+    assert said(tmp_path, "kept = []", "kept.append(loss.item())", "epoch")[1] == []
