@@ -187,7 +187,7 @@ def _setup(options: frozenset[str]) -> str:
             '        <torch>.cuda.set_device(int(<os>.environ.get("LOCAL_RANK", 0)))\n'
             '    <dist>.init_process_group("cpu:gloo,cuda:nccl" if <torch>.cuda.is_available() else "gloo", **alone)\n'
         )
-    returned = "this process's GPU" if "index" in options else "this process's device"
+    returned = "this process's GPU or CPU" if "index" in options else "this process's device"
     head = (
         f"def <setup_distributed>({'use_accel' if 'accelerator' in options else 'use_cuda'}):\n"
         if "flag" in options
@@ -213,7 +213,7 @@ def _setup(options: frozenset[str]) -> str:
             '        <dist>.init_process_group("nccl", device_id=device, **alone)\n'
         )
     if "index" in options:
-        return head + bind + '    else:\n        <dist>.init_process_group("gloo", **alone)\n    return local_rank\n'
+        return head + bind + '        return local_rank\n    <dist>.init_process_group("gloo", **alone)\n    return "cpu"\n'
     gloo = '        <dist>.init_process_group("gloo", **alone)\n'
     return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n{gloo}    return device\n'
 

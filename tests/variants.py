@@ -16,13 +16,12 @@ import libcst as cst
 from ddpify.source import Source, walk
 
 #: Names of attributes that libraries look for, or that their objects have too: they must stay.
-_KNOWN_OUTSIDE = frozenset(
-    """
-    forward train eval to cuda cpu parameters state_dict load_state_dict training modules children apply zero_grad step
-    dataset sampler batch_size transform target_transform data targets classes device dtype shape size mean sum std item
-    append extend update add write close log keys values items get name path parent format count index
-    """.split()  # noqa: SIM905  (a list of words)
-)
+_WORDS = """
+forward train eval to cuda cpu parameters state_dict load_state_dict training modules children apply zero_grad step
+dataset sampler batch_size transform target_transform data targets classes device dtype shape size mean sum std item
+append extend update add write close log keys values items get name path parent format count index
+"""
+_KNOWN_OUTSIDE = frozenset(_WORDS.split())
 Replacement = tuple[int, int, str]
 STATEMENT = (cst.BaseSmallStatement, cst.BaseCompoundStatement)
 
@@ -295,8 +294,8 @@ def in_function(text: str) -> str | None:
             shift = source.module.default_indent if stmt in moved and line.strip() and number not in inside else ""
             (body if stmt in moved else head).append(shift + line)
     read = {n.value for s in stay for n in walk(s) if isinstance(n, cst.Name)}
-    bound = {n.value for s in moved for t in walk(s) if isinstance(t, (cst.AssignTarget, cst.For, cst.AnnAssign))
-             for n in walk(t.target) if isinstance(n, cst.Name)}  # fmt: skip
+    targets = [t for s in moved for t in walk(s) if isinstance(t, (cst.AssignTarget, cst.For, cst.AnnAssign))]
+    bound = {n.value for t in targets for n in walk(t.target) if isinstance(n, cst.Name)}
     shared = sorted(read & bound)
     declared = f"{source.module.default_indent}global {', '.join(shared)}\n" if shared else ""
     return "".join(head) + "\n\ndef whole_script():\n" + declared + "".join(body).rstrip() + "\n\n\nwhole_script()\n"

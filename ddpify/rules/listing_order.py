@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
+from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source
 
@@ -90,5 +91,6 @@ class ListingOrder(Rule):
         if e.name != "builtins.list" or not isinstance(e.node, cst.Call) or not e.node.args:
             return False
         inner = e.node.args[0].value
-        names = [getattr(o, "name", "") for o in facts.flow.values.get(getattr(inner, "func", None), ())]  # type: ignore[arg-type]
-        return "builtins.set" in names and not self.ordered(e.frame.source, e.node)
+        made_by = facts.flow.values.get(inner.func, ()) if isinstance(inner, cst.Call) else ()
+        of_set = any(isinstance(o, Ext) and o.name == "builtins.set" for o in made_by)
+        return of_set and not self.ordered(e.frame.source, e.node)

@@ -10,7 +10,6 @@ from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, 
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.sharding import LoaderFacts, loader_facts, training_key
-from ddpify.facts.values import Const
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
 
@@ -117,14 +116,6 @@ class LoaderWithoutSampler(Rule):
                 )
             else:
                 yield self.shard(facts, known)
-        for obj, event in facts.roles.other_data:
-            if facts.converting and not isinstance(obj, Const) and not facts.roles.training_loaders:
-                yield self.finding(
-                    event.frame.source,
-                    event.node,
-                    "training batches come from something other than a DataLoader",
-                    refuse=True,
-                )
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
         loader = known.loader

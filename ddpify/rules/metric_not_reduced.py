@@ -142,22 +142,8 @@ class MetricNotReduced(Rule):
         # hits += (out > 0).sum(0) may be a number for each class
         whole = [a for a in loop.accumulators if a.fresh and not (a.agg == "sample" and a.tensor)]
         sums = [a for a in whole if a.read_after]
-        for a in loop.accumulators:
-            if (
-                a.read_after
-                and a not in whole
-                and loop.training
-                and "." not in a.target
-                and self.used_after(facts, loop, a)
-            ):
-                yield self.finding(
-                    loop.source,
-                    loop.node,
-                    f"`{a.target}` is used after the loop, and is no number that is set right before it: "
-                    "it stays rank 0's own",
-                    left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used",
-                )
         if loop.training:
+            yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and a not in whole])
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
             means = [
                 a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))
@@ -188,6 +174,18 @@ class MetricNotReduced(Rule):
             *edits,
             reason="numbers of the whole set, alike on every rank",
         )
+
+    def unreduced(self, facts: Facts, loop: LoopFacts, kept: list[Accumulator]) -> Iterator[Finding]:
+        """What is used after the loop and cannot be added up behind it."""
+        for a in kept:
+            if "." not in a.target and self.used_after(facts, loop, a):
+                yield self.finding(
+                    loop.source,
+                    loop.node,
+                    f"`{a.target}` is used after the loop, and is no number that is set right before it: "
+                    "it stays rank 0's own",
+                    left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used",
+                )
 
     def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
         """Sums of batch means: what one process would have added up over the global batches."""

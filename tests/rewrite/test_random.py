@@ -146,7 +146,8 @@ def _flat(body: Sequence[ast.stmt], guards: tuple[str, ...]) -> Iterator[Seen]:
         if header is None:
             yield Seen(stmt, guards)
         else:
-            yield from _flat(getattr(stmt, "body"), (*guards, header))  # noqa: B009  (an If or a With)
+            assert isinstance(stmt, (ast.If, ast.With))
+            yield from _flat(stmt.body, (*guards, header))
 
 
 def nodes(source: Source) -> list[cst.CSTNode]:

@@ -59,7 +59,8 @@ def said(tmp_path: Path, start: str, step: str, end: str) -> tuple[str, list[str
 def test_numbers_are_added_up(tmp_path: Path, start: str, step: str, end: str) -> None:
     text, notes, left = said(tmp_path, start, step, end)
     assert "    [hits] = all_reduce_sum(hits)\n" in text
-    assert not notes and not left
+    assert not notes
+    assert not left
 
 
 @pytest.mark.parametrize(
