@@ -212,10 +212,10 @@ def _setup(options: frozenset[str]) -> str:
             "        <torch>.cuda.set_device(device)\n"
             '        <dist>.init_process_group("nccl", device_id=device, **alone)\n'
         )
+    gloo = '    <dist>.init_process_group("gloo", **alone)\n'
     if "index" in options:
-        return head + bind + '        return local_rank\n    <dist>.init_process_group("gloo", **alone)\n    return "cpu"\n'
-    gloo = '        <dist>.init_process_group("gloo", **alone)\n'
-    return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n{gloo}    return device\n'
+        return f'{head}{bind}        return local_rank\n{gloo}    return "cpu"\n'
+    return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n    {gloo}    return device\n'
 
 
 def _broadcast(options: frozenset[str]) -> str:

@@ -23,7 +23,7 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     for e in loop.frame.events:
         if id(e.node) not in inside:
             continue
-        holder = _holder(e)
+        holder = holder_of(e)
         if holder is None or not _of_batches(facts, e):
             continue
         text = loop.source.code(holder)
@@ -32,7 +32,7 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     return found
 
 
-def _holder(event: Event) -> cst.BaseExpression | None:
+def holder_of(event: Event) -> cst.BaseExpression | None:
     """What a number is put into."""
     node = event.node
     match event.kind:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.collected import holder_of
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.metrics import loop_facts
@@ -30,6 +31,15 @@ class Locality:
         self.binds: dict[tuple[int, str], list[Event]] = {}
         for e in facts.flow.log.of("bind"):
             self.binds.setdefault((id(e.frame), e.name), []).append(e)
+        # losses.append(loss.item()), meter.update(loss.item(), n): what goes into a list or an object of the project
+        self.put: dict[tuple[int, str], list[cst.BaseExpression]] = {}
+        for e in facts.flow.log.of("method", "call", "augment"):
+            holder = holder_of(e)
+            if holder is None:
+                continue
+            given = [a.value for a in e.node.args] if isinstance(e.node, cst.Call) else []
+            given += [e.node.value] if isinstance(e.node, cst.AugAssign) else []
+            self.put.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given)
 
     def batch_loops(self, loops: tuple[Loop, ...]) -> list[Loop]:
         """The loops over training loaders among some."""
@@ -39,11 +49,19 @@ class Locality:
 
     def is_local(self, node: cst.CSTNode, frame: Frame, depth: int = _DEPTH) -> bool:
         """Whether an expression is computed from a batch of this rank, from the clock or from chance."""
-        if depth == 0 or not self.may_be(node):
+        if depth == 0:
+            return False
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            given = self.put.get((id(frame), frame.source.code(node)), ())
+            if any(self.is_local(g, frame, depth - 1) for g in given):
+                return True
+        if not self.may_be(node):
             return False
         if isinstance(node, cst.Name):
             return any(self.bound_locally(e, frame, depth) for e in self.binds.get((id(frame), node.value), ()))
         if isinstance(node, cst.Call):
+            if any(getattr(o, "name", "") == "builtins.len" for o in self.facts.flow.values.get(node.func, ())):
+                return False  # as many on every rank
             inner = [e.callee for e in frame.events if e.kind == "call" and e.node is node and e.callee is not None]
             for callee in inner:
                 for e in callee.events:

@@ -92,7 +92,8 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 agg,
                 tensor,
                 all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
-                _fresh(facts, known, target),
+                # hits += (out > 0).sum(0) may be a number for each class
+                _fresh(facts, known, target) and not (agg == "sample" and tensor),
                 read,
             )
         )

@@ -55,6 +55,35 @@ class DecisionOnOwnBatch(Rule):
             """,
             gives=("    if broadcast_value(loss.item() < 0.01):",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            before = None
+            for epoch in range(9):
+                losses = []
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+                mean = sum(losses) / len(losses)
+                if before is not None and mean > before:
+                    for group in optimizer.param_groups:
+                        group["lr"] *= 0.5
+                if mean < 0.01:
+                    break
+                before = mean
+            """,
+            gives=(
+                "    if broadcast_value(before is not None and mean > before):",
+                "    if broadcast_value(mean < 0.01):",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -78,6 +107,13 @@ class DecisionOnOwnBatch(Rule):
                         done.add(id(arg.value))
                         yield from self.shared(
                             facts, e.frame.source, arg.value, "a schedule that all ranks have to follow"
+                        )
+            elif e.kind in ("store", "augment") and _sets_rate(e.node) and not known.batch_loops(e.loops):
+                for test in (u for u in e.under if isinstance(u, cst.If) and id(u) not in done):
+                    if known.is_local(test.test, e.frame):
+                        done.add(id(test))
+                        yield from self.shared(
+                            facts, e.frame.source, test.test, "a learning rate that all ranks have to follow"
                         )
             elif (
                 e.kind == "loop" and isinstance(e.node, cst.While) and id(e.node) not in done and self.trains(facts, e)
@@ -127,3 +163,12 @@ class DecisionOnOwnBatch(Rule):
         edit: Edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", ")")
         helper = AddHelper(source, "broadcast_value", frozenset({"tensor"}))
         yield self.finding(source, node, f"all ranks go by rank 0's `{code}`", edit, helper, reason=reason)
+
+
+def _sets_rate(node: cst.CSTNode) -> bool:
+    """`group["lr"] = ...`, `group["lr"] *= 0.5`"""
+    target = node.target if isinstance(node, cst.AugAssign) else node
+    if not isinstance(target, cst.Subscript) or len(target.slice) != 1:
+        return False
+    key = target.slice[0].slice
+    return isinstance(key, cst.Index) and isinstance(key.value, cst.SimpleString) and key.value.evaluated_value == "lr"

@@ -139,11 +139,9 @@ class MetricNotReduced(Rule):
         return edit
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
-        # hits += (out > 0).sum(0) may be a number for each class
-        whole = [a for a in loop.accumulators if a.fresh and not (a.agg == "sample" and a.tensor)]
-        sums = [a for a in whole if a.read_after]
+        sums = [a for a in loop.accumulators if a.read_after and a.fresh]
         if loop.training:
-            yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and a not in whole])
+            yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and not a.fresh])
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
             means = [
                 a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))
