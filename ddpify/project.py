@@ -34,7 +34,7 @@ class Project:
     def _at(self, base: Path, parts: list[str]) -> Source | None:
         place = base.joinpath(*parts)
         candidates = (
-            [place / "__init__.py"] if not parts else [place.with_name(place.name + ".py"), place / "__init__.py"]
+            [place / "__init__.py"] if not parts else [place / "__init__.py", place.with_name(place.name + ".py")]
         )
         for path in candidates:
             if path in self.modules or _is_file(path):

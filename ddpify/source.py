@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
 import dataclasses
 import functools
@@ -9,6 +10,7 @@ import io
 import re
 import sys
 import tokenize
+import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -220,7 +222,24 @@ def _encoding(path: Path, data: bytes) -> str:
         raise DdpifyError(f"{path}: {error.msg or 'not Python source'}") from None
 
 
+def _is_too_deep(text: str) -> bool:
+    """Whether Python gives up on the nesting: libcst's parser would overflow the stack and end the process."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except (RecursionError, MemoryError):
+        return True
+    except SyntaxError as error:
+        return "nested" in (error.msg or "")
+    except ValueError:
+        return False
+    return False
+
+
 def _parse(path: Path, text: str) -> cst.Module:
+    if _is_too_deep(text):
+        raise DdpifyError(f"{path}: nested too deeply to be read")
     try:
         return cst.parse_module(text)
     except cst.ParserSyntaxError as error:

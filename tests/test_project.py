@@ -89,7 +89,6 @@ def test_find(name: str, file: str | None, tmp_path: Path) -> None:
     assert (found.path.relative_to(tmp_path) if found else None) == (Path(file) if file else None)
 
 
-@pytest.mark.xfail(reason="the file is found first", strict=True)
 def test_a_package_goes_before_a_module_of_its_name(tmp_path: Path) -> None:
     """As in Python: of `both.py` and `both/__init__.py` the folder is imported."""
     found = write(tmp_path, TREE).find("both")

@@ -218,7 +218,6 @@ def test_a_missing_colon_is_found_where_it_is_missing() -> None:
         source("x = 1\nif x\n    y = 2\n")
 
 
-@pytest.mark.xfail(reason="libcst's parser overflows its stack and takes the process with it", strict=True)
 @pytest.mark.parametrize("text", ["x = " + "(" * 3000 + ")" * 3000, "x = " + "-" * 30000 + "1"])
 def test_deep_nesting(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"import torch\n{text}\n")
