@@ -71,6 +71,37 @@ def check_convertible(facts: Facts) -> None:
             f"{source.path}: {_OTHER[other] if other else 'no PyTorch in it'}; ddpify converts PyTorch training scripts"
         )
     check_trains(facts, roots)
+    check_one_gpu(facts)
+
+
+def check_one_gpu(facts: Facts) -> None:
+    """Refuse a model whose parts are put on GPUs of their own: a process would need as many for itself."""
+    for source in facts.project.files():
+        found: dict[str, int] = {}
+        for node in walk(source.module):
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                number = _gpu_number(node)
+                if number is not None:
+                    found.setdefault(number, source.line(node))
+        if len(found) > 1:
+            first, second, *_ = found
+            raise Refused(
+                f"{source.path}:{found[second]}: the script uses more than one GPU by itself (GPU {first} on line "
+                f"{found[first]}, GPU {second} here): model parallelism, which needs several GPUs per process; put it "
+                "on one device, or wrap it by hand with DDP(model) and no device_ids"
+            )
+
+
+def _gpu_number(call: cst.Call) -> str | None:
+    """`0` of `x.to("cuda:0")`, `x.cuda(0)`."""
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    given = call.args[0].value if call.args else None
+    if method == "cuda" and isinstance(given, cst.Integer):
+        return given.value
+    if method in ("to", "cuda") and isinstance(given, cst.SimpleString):
+        match = re.fullmatch(r"cuda:(\d+)", str(given.evaluated_value))
+        return match[1] if match else None
+    return None
 
 
 def check_trains(facts: Facts, roots: dict[str, int]) -> None:

@@ -180,7 +180,7 @@ class Methods(Expressions):
             self.event("backward", node, frame, obj, value=(obj,))
             return NONE
         if name in ("parameters", "named_parameters"):
-            return (Parameters(self.site(node, frame), loose=True),)
+            return (Parameters(self.site(node, frame)),)
         whole = not given and "dim" not in named and "axis" not in named
         agg = obj.agg
         if name in ("sum", "count_nonzero"):

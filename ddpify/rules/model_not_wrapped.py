@@ -12,7 +12,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.roles import root
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.values import Const, Device, FromForward
+from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
@@ -113,7 +113,7 @@ class ModelNotWrapped(Rule):
         inside = {root(w.module) for w in facts.wraps}
         for optimizer in facts.roles.optimizers:
             source, node = optimizer.site.source, optimizer.site.node
-            alone = next((m for m in optimizer.modules if m.has_parameters and root(m) not in inside), None)
+            alone = next((m for m in optimizer.modules if certain(m) and root(m) not in inside), None)
             if node not in source.parents or not (optimizer.loose or alone is not None):
                 continue
             what = (
@@ -196,3 +196,8 @@ def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
 
 def _values(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else ()
+
+
+def certain(module: Module) -> bool:
+    """A model with parameters for certain, and not what is only known by use."""
+    return module.has_parameters and (module.cls is not None or bool(module.name))
