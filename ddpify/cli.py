@@ -191,12 +191,13 @@ def _read(script: Path) -> Source:
 
 
 def _write(conversion: Conversion, target: Path, *, in_place: bool) -> None:
-    from ddpify.writing import check_target, write
+    from ddpify.writing import check_imports, check_target, write
 
     read = [s.path for s in conversion.facts.project.files()]
     if not in_place:
         for path in (target, *conversion.files):
             check_target(path, read)
+        check_imports(target, conversion.source.path, read)
     for path, changed in conversion.files.items():
         write(path, changed.data, like=changed.source.path if changed.source is not None else conversion.source.path)
     write(target, conversion.data, like=conversion.source.path)

@@ -70,3 +70,14 @@ def _same(one: Path, other: Path) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return os.path.realpath(one) == os.path.realpath(other)
+
+
+def check_imports(target: Path, script: Path, read: list[Path]) -> None:
+    """Raise where the output would not find the modules that the script imports from its own folder."""
+    folder = script.resolve().parent
+    beside = next((p for p in read if p != script and folder in p.resolve().parents), None)
+    if beside is not None and target.resolve().parent != folder:
+        raise DdpifyError(
+            f"{target}: {script.name} imports {beside.name} from its own folder, which Python would not find from "
+            f"there; write {script.with_name(target.name)}"
+        )

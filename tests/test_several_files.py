@@ -149,3 +149,11 @@ def test_in_place_changes_them_all() -> None:
 def test_they_run_together(project: Path) -> None:
     result = run("train.py", "-o", "train_ddp.py", "--verify")
     assert result.exit_code == 0, result.stderr
+
+
+def test_an_output_that_would_not_find_its_modules(project: Path) -> None:
+    (project / "out").mkdir()
+    done = run("train.py", "-o", "out/train_ddp.py")
+    assert done.exit_code != 0
+    assert "nets.py from its own folder" in done.stderr or "utils.py from its own folder" in done.stderr
+    assert sorted(p.name for p in project.rglob("*.py")) == sorted(FILES)
