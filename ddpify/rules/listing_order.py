@@ -9,11 +9,12 @@ import libcst as cst
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
-from ddpify.facts.values import Ext
+from ddpify.facts.values import Iteration
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
+_TAKES_ORDER = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
 _NO_ORDER = frozenset({"len", "sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "bool"})
 
 
@@ -21,7 +22,8 @@ class ListingOrder(Rule):
     """The order of samples or classes depends on a directory listing or on the hash seed.
 
     ## What it does
-    Finds `os.listdir`, `glob.glob` and `list(set(...))` without `sorted` around them, before training.
+    Finds `os.listdir`, `glob.glob`, `list(set(...))` and `enumerate` of a set without `sorted` around them, before
+    training.
 
     ## Why is this bad?
     A listing's order may differ from node to node, and the order of a set of strings differs from process to process:
@@ -45,6 +47,8 @@ class ListingOrder(Rule):
             from torch.utils.data import DataLoader, TensorDataset
             files = os.listdir("data")
             kinds = list(set(f[0] for f in files))
+            letters = set("".join(files))
+            index = {letter: i for i, letter in enumerate(letters)}
             loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
             net = nn.Linear(4, 1)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -52,7 +56,11 @@ class ListingOrder(Rule):
                 net(x).mean().backward()
                 optimizer.step()
             """,
-            gives=('files = sorted(os.listdir("data"))', "kinds = sorted(set(f[0] for f in files))"),
+            gives=(
+                'files = sorted(os.listdir("data"))',
+                "kinds = sorted(set(f[0] for f in files))",
+                "enumerate(sorted(letters))",
+            ),
         ),
     )
 
@@ -67,7 +75,13 @@ class ListingOrder(Rule):
             if not (listing or self.of_set(facts, e)) or e.seq > first or any(e.loops):
                 continue
             seen.add(id(e.node))
-            edit: Edit = Surround(source, e.node, "sorted(", ")") if listing else Replace(source, e.node.func, "sorted")
+            edit: Edit
+            if listing:
+                edit = Surround(source, e.node, "sorted(", ")")
+            elif e.name == "builtins.list":
+                edit = Replace(source, e.node.func, "sorted")
+            else:
+                edit = Surround(source, e.node.args[0].value, "sorted(", ")")
             code = source.code(e.node).split("\n")[0]
             edits = (edit,) if facts.converting else ()
             yield self.finding(
@@ -87,10 +101,12 @@ class ListingOrder(Rule):
         return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _NO_ORDER
 
     def of_set(self, facts: Facts, e: Event) -> bool:
-        """`list(set(...))`"""
-        if e.name != "builtins.list" or not isinstance(e.node, cst.Call) or not e.node.args:
+        """`list(set(...))`, `enumerate(words)` of a set"""
+        if e.name not in _TAKES_ORDER or not isinstance(e.node, cst.Call) or not e.node.args:
             return False
-        inner = e.node.args[0].value
-        made_by = facts.flow.values.get(inner.func, ()) if isinstance(inner, cst.Call) else ()
-        of_set = any(isinstance(o, Ext) and o.name == "builtins.set" for o in made_by)
+        given = e.node.args[0].value
+        held = facts.flow.values.get(given, ())
+        of_set = isinstance(given, (cst.Set, cst.SetComp)) or any(
+            isinstance(o, Iteration) and o.how == "set" for o in held
+        )
         return of_set and not self.ordered(e.frame.source, e.node)
