@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ddpify.source import Source, children
+from ddpify.source import Source, children, dotted
 
 #: what emitted code calls things, and what it calls them where the user has taken the name
 _NAMES = {
@@ -133,15 +133,6 @@ def imported_names(source: Source) -> dict[str, str]:
                     if isinstance(bound, cst.Name):
                         found[f"{dotted(stmt.module)}.{dotted(alias.name)}"] = bound.value
     return found
-
-
-def dotted(node: cst.CSTNode | None) -> str:
-    match node:
-        case cst.Name(value=value):
-            return value
-        case cst.Attribute(value=value, attr=attr):
-            return f"{dotted(value)}.{attr.value}"
-    return ""
 
 
 #: helper -> (the names that it uses, the helpers that it uses)

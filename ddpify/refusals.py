@@ -8,9 +8,8 @@ import libcst as cst
 
 from ddpify.errors import Refused
 from ddpify.facts import Facts
-from ddpify.helpers import dotted
 from ddpify.lint import is_distributed
-from ddpify.source import Source, walk
+from ddpify.source import Source, dotted, walk
 
 #: module -> what that framework calls distributed training
 _FRAMEWORKS = {

@@ -6,9 +6,8 @@ import libcst as cst
 
 from ddpify.edits import Edit, Replace
 from ddpify.errors import Refused
-from ddpify.helpers import dotted
 from ddpify.project import Project
-from ddpify.source import Source, walk
+from ddpify.source import Source, dotted, walk
 
 Import = cst.Import | cst.ImportFrom
 

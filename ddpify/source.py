@@ -194,6 +194,16 @@ def check_compiles(source: Source) -> None:
         raise DdpifyError(f"{source.path}: not Python source ({error})") from None
 
 
+def dotted(node: cst.CSTNode | None) -> str:
+    """`os.path` as the text of its names; empty for what is no chain of names."""
+    match node:
+        case cst.Name(value=value):
+            return value
+        case cst.Attribute(value=value, attr=attr):
+            return f"{dotted(value)}.{attr.value}"
+    return ""
+
+
 def read_source(path: Path) -> Source:
     """Read a file; every way in which that can fail is one sentence."""
     if path.suffix == ".ipynb" and path.is_file():

@@ -7,8 +7,8 @@ import libcst as cst
 from ddpify.facts.contents import join, origins
 from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Entry, Frame, Scope
-from ddpify.facts.library import Library
 from ddpify.facts.state import Given
+from ddpify.facts.summaries import Library
 from ddpify.facts.values import (
     UNKNOWN,
     Class,

@@ -27,7 +27,7 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
         if holder is None or not _of_batches(facts, e):
             continue
         text = loop.source.code(holder)
-        if text not in found and read_after(loop, text.split(".")[0] if "." not in text else text, inside):
+        if text not in found and read_after(loop, text, inside):
             found.append(text)
     return found
 
@@ -49,11 +49,13 @@ def holder_of(event: Event) -> cst.BaseExpression | None:
     return None
 
 
-def _of_batches(facts: Facts, event: Event) -> bool:
+def given_to(event: Event) -> list[cst.BaseExpression]:
+    """What is put into the holder."""
     if isinstance(event.node, cst.AugAssign):
-        values = [event.value]
-    elif isinstance(event.node, cst.Call):
-        values = [facts.flow.values.get(a.value, ()) for a in event.node.args]
-    else:
-        return False
+        return [event.node.value]
+    return [a.value for a in event.node.args] if isinstance(event.node, cst.Call) else []
+
+
+def _of_batches(facts: Facts, event: Event) -> bool:
+    values = [facts.flow.values.get(node, ()) for node in given_to(event)]
     return any(isinstance(o, (FromBatch, FromForward)) for v in values for o in origins(v))

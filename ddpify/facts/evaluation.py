@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import constants
-from ddpify.facts.library import LOADER_ARGUMENTS
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.summaries import loader_argument
 from ddpify.facts.values import Loader
 
 if TYPE_CHECKING:
@@ -106,14 +106,7 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
 def _batch_size(known: LoaderFacts) -> cst.BaseExpression | None:
     """The batch size, where it can be written a second time."""
     for at, arg in enumerate(known.call.args):
-        name = (
-            arg.keyword.value
-            if arg.keyword is not None
-            else LOADER_ARGUMENTS[at]
-            if not arg.star and at < len(LOADER_ARGUMENTS)
-            else ""
-        )
-        if name == "batch_size":
+        if loader_argument(at, arg) == "batch_size":
             return arg.value
     return None
 

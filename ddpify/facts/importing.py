@@ -7,7 +7,7 @@ import libcst as cst
 from ddpify.facts.calls import Calls
 from ddpify.facts.frames import Entry, Frame, Scope
 from ddpify.facts.values import UNKNOWN, Const, Data, Ext, Mod, Value
-from ddpify.source import Source
+from ddpify.source import Source, dotted
 
 
 class Importing(Calls):
@@ -37,18 +37,18 @@ class Importing(Calls):
         names = frame.scope.names
         if isinstance(stmt, cst.Import):
             for alias in stmt.names:
-                dotted = _dotted(alias.name)
-                source = self.project.find(dotted)
+                full = dotted(alias.name)
+                source = self.project.find(full)
                 if source is not None:
                     self.import_module(source, frame, stmt)
                 if alias.asname is not None:
-                    bound, whole = _dotted(alias.asname.name), dotted
+                    bound, whole = dotted(alias.asname.name), full
                 else:
-                    bound = whole = dotted.split(".")[0]
+                    bound = whole = full.split(".")[0]
                 held = self.project.find(whole)
                 names[bound] = (Mod(held),) if held is not None else (Ext(whole),)
             return
-        module = _dotted(stmt.module) if stmt.module is not None else ""
+        module = dotted(stmt.module) if stmt.module is not None else ""
         source = self.project.find(module, len(stmt.relative), frame.source)
         inner = self.import_module(source, frame, stmt) if source is not None else None
         if isinstance(stmt.names, cst.ImportStar):
@@ -58,8 +58,8 @@ class Importing(Calls):
                 self.star_imports.setdefault(frame.source, []).append(module)
             return
         for alias in stmt.names:
-            name = _dotted(alias.name)
-            bound = _dotted(alias.asname.name) if alias.asname is not None else name
+            name = dotted(alias.name)
+            bound = dotted(alias.asname.name) if alias.asname is not None else name
             names[bound] = self.imported(module, name, inner, len(stmt.relative), frame, stmt)
 
     def imported(
@@ -72,12 +72,3 @@ class Importing(Calls):
             self.import_module(sub, frame, stmt)
             return (Mod(sub),)
         return UNKNOWN if inner is not None else (Ext(f"{module}.{name}" if not level else f".{module}.{name}"),)
-
-
-def _dotted(node: cst.BaseExpression | None) -> str:
-    match node:
-        case cst.Name(value=value):
-            return value
-        case cst.Attribute(value=value, attr=attr):
-            return f"{_dotted(value)}.{attr.value}"
-    return ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.collected import holder_of
+from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.metrics import loop_facts
@@ -35,11 +35,8 @@ class Locality:
         self.put: dict[tuple[int, str], list[cst.BaseExpression]] = {}
         for e in facts.flow.log.of("method", "call", "augment"):
             holder = holder_of(e)
-            if holder is None:
-                continue
-            given = [a.value for a in e.node.args] if isinstance(e.node, cst.Call) else []
-            given += [e.node.value] if isinstance(e.node, cst.AugAssign) else []
-            self.put.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given)
+            if holder is not None:
+                self.put.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given_to(e))
 
     def batch_loops(self, loops: tuple[Loop, ...]) -> list[Loop]:
         """The loops over training loaders among some."""

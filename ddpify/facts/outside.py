@@ -11,8 +11,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Const, Data, Ext, Method, Thing, Value
-from ddpify.helpers import dotted
-from ddpify.source import Source, walk
+from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts

@@ -9,8 +9,8 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.externals import is_iterable_dataset
-from ddpify.facts.library import LOADER_ARGUMENTS
 from ddpify.facts.placing import statement_of
+from ddpify.facts.summaries import loader_argument
 from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler
 from ddpify.source import Source
 
@@ -60,13 +60,7 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
     dataset_arg = shuffle_arg = drop_arg = splat_arg = None
     position = None
     for at, arg in enumerate(call.args):
-        name = (
-            arg.keyword.value
-            if arg.keyword is not None
-            else LOADER_ARGUMENTS[at]
-            if not arg.star and at < len(LOADER_ARGUMENTS)
-            else ""
-        )
+        name = loader_argument(at, arg)
         if name == "dataset":
             dataset_arg = arg
         elif name == "shuffle":
@@ -165,6 +159,4 @@ def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
 
 def is_distributed(obj: object) -> bool:
     """A sampler that shares out by rank: DistributedSampler, a slice by rank, or a class of the project."""
-    if isinstance(obj, Sampler):
-        return "Distributed" in obj.name
-    return not isinstance(obj, Sampler)
+    return not isinstance(obj, Sampler) or "Distributed" in obj.name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.definitions import argument_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
@@ -144,22 +145,6 @@ def _climb(frame: Frame, node: cst.BaseExpression, trains: _Trains) -> list[tupl
         return [(node, frame.source)]
     found: list[tuple[cst.BaseExpression, Source]] = []
     for entry in frame.entries:
-        given = _argument(entry.call, frame, node.value) or argument
+        given = argument_of(entry.call, frame, node.value) or argument
         found.extend(_climb(entry.frame, given, trains))
     return found
-
-
-def _argument(call: cst.CSTNode, frame: Frame, name: str) -> cst.BaseExpression | None:
-    """The expression that a call gives for a parameter."""
-    func = frame.func
-    if not isinstance(call, cst.Call) or func is None:
-        return None
-    params = [p.name.value for p in (*func.node.params.posonly_params, *func.node.params.params)]
-    if func.bound is not None:
-        params = params[1:]
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == name:
-            return arg.value
-    plain = [a.value for a in call.args if a.keyword is None and not a.star]
-    at = params.index(name) if name in params else len(plain)
-    return plain[at] if at < len(plain) else None

@@ -19,8 +19,8 @@ class DecisionOnOwnBatch(Rule):
     """A rank leaves a loop, or changes its learning rate, because of its own batches.
 
     ## What it does
-    Finds `break`, `continue`, `return` and `while` tests, and `scheduler.step(value)`, that depend on a loss of this
-    rank's last batch or on the clock.
+    Finds `break`, `continue`, `return` and `while` tests, and `scheduler.step(value)`, and tests under which
+    `group["lr"]` is set, that depend on the losses of this rank's batches or on the clock.
 
     ## Why is this bad?
     One rank stops and the others wait for it in the next backward: the job hangs. A learning rate that differs makes
@@ -116,7 +116,10 @@ class DecisionOnOwnBatch(Rule):
                             facts, e.frame.source, test.test, "a learning rate that all ranks have to follow"
                         )
             elif (
-                e.kind == "loop" and isinstance(e.node, cst.While) and id(e.node) not in done and self.trains(facts, e)
+                e.kind == "loop"
+                and isinstance(e.node, cst.While)
+                and id(e.node) not in done
+                and self.inside(facts, e.node)
             ):
                 done.add(id(e.node))
                 if not known.batch_loops(e.loops) and known.is_local(e.node.test, e.frame):
@@ -152,9 +155,6 @@ class DecisionOnOwnBatch(Rule):
 
     def inside(self, facts: Facts, node: cst.CSTNode) -> bool:
         return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)
-
-    def trains(self, facts: Facts, e: Event) -> bool:
-        return self.inside(facts, e.node)
 
     def shared(self, facts: Facts, source: Source, node: cst.BaseExpression, reason: str) -> Iterator[Finding]:
         if not facts.editable(source):

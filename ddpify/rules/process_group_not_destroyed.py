@@ -8,10 +8,10 @@ import libcst as cst
 
 from ddpify.edits import AddImport, Edit, InsertAfter, InsertBefore
 from ddpify.facts import Facts
+from ddpify.facts.definitions import returns
 from ddpify.facts.placing import in_block
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.source import children
 
 
 class ProcessGroupNotDestroyed(Rule):
@@ -90,12 +90,3 @@ class ProcessGroupNotDestroyed(Rule):
             *edits,
             reason="destroyed at the normal end",
         )
-
-
-def returns(block: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The `return`s of a function's own text."""
-    for node in children(block):
-        if isinstance(node, cst.Return):
-            yield node
-        elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-            yield from returns(node)

@@ -54,6 +54,13 @@ LOADER_ARGUMENTS = (
 _FIRST = ("dataset", "iterable", "optimizer", "params", "data_source")
 
 
+def loader_argument(at: int, arg: cst.Arg) -> str:
+    """Which parameter of DataLoader an argument is for, by its keyword or its place; empty for `*args`, `**kwargs`."""
+    if arg.keyword is not None:
+        return arg.keyword.value
+    return LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
+
+
 class Library(Networks):
     """Summaries of functions and classes outside the project."""
 
