@@ -84,6 +84,22 @@ class AttributeThroughWrapper(Rule):
             """,
             gives=("bias = net.module.bias.item()",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            bare = net.module if hasattr(net, "module") else net
+            print(net.in_features)
+            """,
+            gives=('bare = net.module if hasattr(net, "module") else net', "print(net.module.in_features)"),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
