@@ -63,7 +63,7 @@ class Attributes(State):
                     return (Dict(self.site(node, frame), items=dict(inner.scope.names.items())),)
                 return self.submodule(obj, name)
             case Class():
-                return obj.member(name) or (Method(obj, name),)
+                return tuple(self.of_class(m, obj, node) for m in obj.member(name)) or (Method(obj, name),)
             case Instance() | Module():
                 return self.field(obj, name, node, frame)
             case Wrapped():
@@ -113,9 +113,16 @@ class Attributes(State):
                 found.append((m,))
         return join(*found)
 
+    def of_class(self, member: Obj, cls: Class, node: cst.CSTNode) -> Obj:
+        """`Data.random`: a class method gets the class, what else is asked of a class stands as it is."""
+        is_bound = isinstance(member, Func) and "builtins.classmethod" in member.decorators
+        return self.bound(member, cls, node) if isinstance(member, Func) and is_bound else member
+
     def bound(self, func: Func, obj: Obj, node: cst.CSTNode) -> Func:
         if "builtins.staticmethod" in func.decorators:
             return func
+        if "builtins.classmethod" in func.decorators and isinstance(obj, (Instance, Module)) and obj.cls is not None:
+            obj = obj.cls
         key = (id(func), id(obj), "bound")
         made = self.sites.setdefault(key, Func(func.node, func.source, func.scope, obj, func.owner, func.decorators))
         assert isinstance(made, Func)

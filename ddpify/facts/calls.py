@@ -220,7 +220,7 @@ class Calls(Library):
         nodes: dict[str, cst.BaseExpression | None] = {}
         queue = list(given)
         if func.bound is not None and names:
-            values[names[0]] = (func.bound,) if "builtins.classmethod" not in func.decorators else UNKNOWN
+            values[names[0]] = (func.bound,)
             names = names[1:]
         for name in names:
             if queue:

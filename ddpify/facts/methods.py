@@ -157,7 +157,7 @@ class Methods(Expressions):
             made = Parameters(self.site(node, frame), modules=tuple(inner))
             if name.startswith("named"):
                 return (Seq(self.site(node, frame), joined=(Seq(made.site, elements=[(Data("str"),), (made,)]),)),)
-            return self.made(node, frame, made)
+            return self.made(node, frame, made, f"parameters of {id(obj)}")
         if name == "state_dict":
             return self.made(node, frame, StateDict(self.site(node, frame), of=obj))
         if name in ("forward", "__call__"):

@@ -40,7 +40,7 @@ class NoWrapPoint:
 def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
     """A wrap point for each trained module that is not wrapped yet."""
     wrapped = {m for w in roles.wrapped for m in modules(w.module)}
-    found: list[WrapPoint | NoWrapPoint] = []
+    found: list[tuple[WrapPoint | NoWrapPoint, Event]] = []
     for module in roles.trained:
         if module in wrapped or root(module) in wrapped or not module.has_parameters:
             continue
@@ -53,8 +53,23 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
             and module in [root(m) for m in modules((e.obj,))]
         ]
         if forwards:
-            found.append(_wrap_point(flow, module, min(forwards, key=lambda e: e.seq)))
-    return found
+            first = min(forwards, key=lambda e: e.seq)
+            found.append((_wrap_point(flow, module, first), first))
+    return _one_each(found)
+
+
+def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPoint | NoWrapPoint]:
+    """`model = A() if small else B()`: two modules that one variable may hold are wrapped once, behind both."""
+    places: dict[object, WrapPoint | NoWrapPoint] = {}
+    for w, first in found:
+        if isinstance(w, NoWrapPoint):
+            places[w] = w
+            continue
+        key = (id(w.frame), w.target, id(first.frame), id(first.node))
+        kept = places.get(key)
+        if not isinstance(kept, WrapPoint) or w.source.span(w.after).start > kept.source.span(kept.after).start:
+            places[key] = w
+    return list(places.values())
 
 
 def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapPoint:
