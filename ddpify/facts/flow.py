@@ -1,7 +1,8 @@
 """Project in, value flow out: the script is run abstractly, statement by statement, calls followed.
 
 Each class of the evaluator knows one kind of thing and extends the one before it: State, Attributes, Iterating,
-Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Importing, Paths, and here Flow.
+Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Instances, Importing, Paths, and
+here Flow.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddpify.facts.frames import Event, Frame, Log, Loop
-from ddpify.facts.values import Func, Module, Obj, Site, Value, Wrapped
+from ddpify.facts.values import Class, Func, Module, Obj, Site, Value, Wrapped
 from ddpify.project import Project
 from ddpify.source import Source
 
@@ -98,6 +98,17 @@ class State:
 
     def call_function(
         self, func: Func, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame
+    ) -> Value:
+        raise NotImplementedError
+
+    def instantiate(
+        self,
+        cls: Class,
+        given: list[Given],
+        named: dict[str, Given],
+        node: cst.CSTNode,
+        frame: Frame,
+        splats: list[Value] | None = None,
     ) -> Value:
         raise NotImplementedError
 

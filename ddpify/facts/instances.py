@@ -1,0 +1,79 @@
+"""Classes of the project in, their objects out: modules, datasets, trainers, dataclasses."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts.calls import Calls
+from ddpify.facts.externals import makes_module, role_of
+from ddpify.facts.frames import Frame
+from ddpify.facts.state import Given
+from ddpify.facts.values import Class, Data, Dict, Ext, Func, Instance, Module, Obj, Seq, Thing, Value
+
+
+class Instances(Calls):
+    """Classes that are called."""
+
+    def instantiate(
+        self,
+        cls: Class,
+        given: list[Given],
+        named: dict[str, Given],
+        node: cst.CSTNode,
+        frame: Frame,
+        splats: list[Value] | None = None,
+    ) -> Value:
+        self.followed.add(cls.node)
+        bases = cls.outside()
+        loader = next((b for b in bases if role_of(b) == "loader"), None)
+        if loader is not None and isinstance(node, cst.Call):
+            return self.outside(Ext(loader), node, given, named, splats or [], frame)
+        site = self.site(node, frame)
+        if makes_module(bases):
+            made: Obj = Module(site, cls=cls, evidence=f"class {cls.name} derives from nn.Module")
+        else:
+            made = Instance(site, cls=cls)
+        (obj,) = self.made(node, frame, made, f"new {cls.name}")
+        assert isinstance(obj, (Instance, Module))
+        if obj is made:
+            init = cls.member("__init__")
+            if init:
+                self.call_members(init, obj, given, named, node, frame)
+            elif any(b in ("builtins.object", "typing.NamedTuple") for b in bases) or not bases:
+                self.plain_fields(cls, obj, given, named)
+            if isinstance(obj, Module):
+                self.settle(obj, given, named)
+            self.event("new", node, frame, obj, cls.name)
+        return (obj,)
+
+    def plain_fields(self, cls: Class, obj: Instance | Module, given: list[Given], named: dict[str, Given]) -> None:
+        """A dataclass: its annotated names are its fields."""
+        names = [
+            s.target.value
+            for line in cls.node.body.body
+            if isinstance(line, cst.SimpleStatementLine)
+            for s in line.body
+            if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)
+        ]
+        for name, (_, value) in zip(names, given, strict=False):
+            obj.fields[name] = value
+        obj.fields.update({k: v for k, (_, v) in named.items()})
+
+    def settle(self, obj: Module, given: list[Given], named: dict[str, Given]) -> None:
+        """What a module of the project is made of, once its __init__ has run."""
+        parts = [p for v in (*obj.fields.values(), *obj.parts) for p in v]
+        outside = {b for b in obj.cls.outside() if b != "torch.nn.Module"} if obj.cls is not None else set()
+        held = any(isinstance(p, Module) and (p.has_parameters or p.name == "") for p in parts)
+        held = held or any(isinstance(p, Thing) and p.name == "parameter" for p in parts)
+        held = (
+            held or any(isinstance(p, (Seq, Dict)) and p for p in parts) or any(role_of(b) == "module" for b in outside)
+        )
+        obj.has_parameters = held or any(isinstance(p, Data) and not p.origins and p.form == "any" for p in parts)
+
+    def instantiate_uncalled(self, cls: Class, frame: Frame) -> None:
+        (obj,) = self.instantiate(cls, [], {}, cls.node, frame)
+        for c in cls.lineage():
+            for value in list(c.members.values()):
+                for m in value:
+                    if isinstance(m, Func) and m.node not in self.followed:
+                        self.call_function(self.bound(m, obj, cls.node), [], {}, m.node, frame)
