@@ -97,11 +97,19 @@ def convert(
 
 
 def convert_source(
-    source: Source, *, global_batch: str = "scale", suffix: str | None = "_ddp", debug: bool = False
+    source: Source,
+    *,
+    global_batch: str = "scale",
+    suffix: str | None = "_ddp",
+    overlay: dict[Path, Source] | None = None,
+    debug: bool = False,
 ) -> Conversion:
-    """Convert a script that has been read."""
+    """Convert a script that has been read.
+
+    `overlay` are modules that take the place of those on the disk (or are not there).
+    """
     check_compiles(source)
-    project = Project(source)
+    project = Project(source, overlay=overlay)
     facts = collect(project, converting=True, global_batch=global_batch)
     check_convertible(facts)
     plan = make_plan(facts, debug=debug)
@@ -112,7 +120,7 @@ def convert_source(
     if shared is not None:
         files[source.path.with_name(f"{shared}.py")] = Changed(None, helper_module(facts, plan))
     conversion = Conversion(source, texts.get(source, source.text), plan, facts, files)
-    self_check(conversion)
+    self_check(conversion, overlay or {})
     return conversion
 
 
@@ -154,11 +162,11 @@ def helper_module(facts: Facts, plan: Plan) -> str:
     """The module that changed files share: imports and helpers."""
     names = canonical_names()
     needed = list(dict.fromkeys(n for name in plan.helpers() for n in NEEDS[name][0]))
-    lines = sorted(
-        (names.missing[n] for n in needed), key=lambda line: ("torch" in line, line.startswith("from"), line)
-    )
+    lines = sorted((names.missing[n] for n in needed), key=lambda line: (line.startswith("from"), line))
+    parts = ["\n".join(s for s in lines if ("torch" in s) is ours) for ours in (False, True)]
     blocks = ["\n".join(helper(name, options, names)) for name, options in plan.helpers().items()]
-    return f"{_HELPERS}\n" + "\n".join(lines) + "\n\n\n" + "\n\n\n".join(blocks) + "\n"
+    head = "\n\n".join([_HELPERS, *filter(None, parts)])
+    return head + "\n\n\n" + "\n\n\n".join(blocks) + "\n"
 
 
 def _texts(edit: Edit) -> Iterator[str]:
@@ -204,12 +212,13 @@ def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) 
         rewriter.change(at, at, text + nl + nl + nl, 20)
 
 
-def self_check(conversion: Conversion) -> None:
+def self_check(conversion: Conversion, overlay: dict[Path, Source]) -> None:
     """What is written compiles and passes lint; what does not is never written."""
     path = conversion.source.path
     results = {path: Source(path, conversion.data)}
     for target, changed in conversion.files.items():
         results[target] = Source(target, changed.data)
+    overlay = {**overlay, **results}
     for target, result in results.items():
         try:
             compile(result.text, str(target), "exec", dont_inherit=True)
@@ -219,7 +228,7 @@ def self_check(conversion: Conversion) -> None:
                 f"{target}: the conversion would not compile (`{line}`): an internal error, nothing was written"
             ) from None
     listed = {f.code for f in conversion.plan.left}
-    for finding in lint_source(results[path], overlay=results):
+    for finding in lint_source(results[path], overlay=overlay):
         if finding.severity is Severity.ERROR and finding.code not in listed:
             code = finding.source.code(finding.node).split("\n")[0]
             raise Refused(

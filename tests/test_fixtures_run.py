@@ -13,9 +13,9 @@ import pytest
 
 from ddpify.verify import verify
 from ddpify.verify.checks import Status, run_checks
-from tests.cases import CONVERTED, Case, conversion, convert_bytes, each
+from tests.cases import CONVERTED, Case, conversion, convert_bytes, each, written
 from tests.ranks import Job, JobResult, run_batch
-from tests.variants import renamed
+from tests.variants import renamed_files
 
 pytestmark = pytest.mark.torchrun
 
@@ -31,10 +31,29 @@ STILL_ORIGINAL, STILL_PLAIN, STILL_RENAMED = "still_original", "still_plain", "s
 WORLDS = {ONE: 1, TWO: 2, THREE: 3}
 
 
-def still(data: bytes) -> bytes:
-    data = re.sub(rb"shuffle=True|'shuffle': True|BATCH, True", lambda m: m[0].replace(b"True", b"False"), data)
+def unshuffled(data: bytes) -> bytes:
+    return re.sub(rb"shuffle=True|'shuffle': True|BATCH, True", lambda m: m[0].replace(b"True", b"False"), data)
+
+
+def seeded(data: bytes) -> bytes:
     last = list(re.finditer(rb"^(import|from) .*\n", data, re.MULTILINE))[-1].end()
     return data[:last] + b"__import__('torch').manual_seed(0)" + b"\n" + data[last:]
+
+
+def files_of(case: Case, who: str) -> dict[str, bytes]:
+    """The scripts and modules that one of them runs; the script is before.py."""
+    files = {"before.py": case.before.read_bytes(), **case.modules}
+    if who.startswith("still"):
+        files = {name: unshuffled(data) for name, data in files.items()}
+        files["before.py"] = seeded(files["before.py"])
+    if who == STILL_RENAMED:
+        files = {name: text.encode() for name, text in renamed_files({n: d.decode() for n, d in files.items()}).items()}
+    if who in WORLDS:
+        return files | written(conversion(case))
+    if who == STILL_PLAIN:
+        modules = dict(files)
+        return files | written(convert_bytes(modules.pop("before.py"), modules))
+    return files
 
 
 class Runs:
@@ -45,17 +64,14 @@ class Runs:
         self.results: dict[tuple[str, str], JobResult] = {}
 
     def job(self, case: Case, who: str, args: Sequence[str] | None = None) -> Job:
-        folder = self.root / case.name
+        folder = self.root / case.name / f"{who}_scripts"
         cwd = self.folder(case, who)
         cwd.mkdir(exist_ok=True, parents=True)
-        script = folder / f"{who}.py"
-        data = case.before.read_bytes()
-        if who.startswith("still"):
-            data = still(data)
-        if who == STILL_RENAMED:
-            data = renamed(data.decode()).encode()
-        script.write_bytes(convert_bytes(data).data if who in (STILL_PLAIN, *WORLDS) else data)
-        return Job(script, case.args if args is None else args, world=WORLDS.get(who, 0), cwd=cwd)
+        for name, data in files_of(case, who).items():
+            path = folder / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_bytes(data)
+        return Job(folder / "before.py", case.args if args is None else args, world=WORLDS.get(who, 0), cwd=cwd)
 
     def run(self, wanted: Sequence[tuple[Case, str]]) -> Runs:
         jobs = [self.job(case, who) for case, who in wanted]
@@ -168,7 +184,7 @@ def test_nothing_is_warned_of(case: Case, runs: Runs) -> None:
 
 
 def _without_places(line: str) -> str:
-    return NUMBER.sub("#", re.sub(r"\S*(original|two)\.py", "", line))
+    return NUMBER.sub("#", re.sub(r"\S*_scripts/\S*\.py", "", line))
 
 
 # ---- what is left -----------------------------------------------------------------------------------------
@@ -243,9 +259,10 @@ def test_a_renamed_script_does_the_same(case: Case, runs: Runs) -> None:
 
 
 def check_under_torchrun(case: Case, tmp_path: Path, nproc: int) -> None:
-    script = tmp_path / "train_ddp.py"
-    script.write_bytes(conversion(case).data)
-    report = verify(script, args=case.args, nproc=nproc, timeout=120)
+    for name, data in files_of(case, TWO).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    report = verify(tmp_path / "before.py", args=case.args, nproc=nproc, timeout=120)
     assert report.ok, report.failure
     assert {r.name for r in report.results if r.status is Status.HELD} >= (ALWAYS if nproc > 1 else {"wrapped"})
 

@@ -1,4 +1,7 @@
-"""Each fixtures/convert/<case>: before.py -> after.py and report.txt, byte for byte (`--update-golden` writes them)."""
+"""Each fixtures/convert/<case>: before.py -> after.py, changed modules and report.txt, byte for byte.
+
+`--update-golden` writes them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from ddpify.convert import convert_source
 from ddpify.errors import DdpifyError
 from ddpify.report import Report
 from ddpify.source import read_source
-from tests.cases import CASES, FOLDER, Case, each
+from tests.cases import CASES, FOLDER, NOWHERE, Case, conversion, each, is_output
 
 
 def outcome(case: Case) -> dict[str, bytes]:
@@ -22,7 +25,8 @@ def outcome(case: Case) -> dict[str, bytes]:
     except DdpifyError as refusal:
         return {"report.txt": f"{refusal}\n".encode()}
     told = "".join(f"{click.unstyle(line)}\n" for line in Report(found, Path("after.py"), case.args).lines())
-    return {"after.py": found.data, "report.txt": told.encode()}
+    modules = {path.as_posix(): changed.data for path, changed in found.files.items()}
+    return {"after.py": found.data, **modules, "report.txt": told.encode()}
 
 
 @each(CASES)
@@ -33,12 +37,13 @@ def test_golden(case: Case, update_golden: bool, monkeypatch: pytest.MonkeyPatch
     assert ("after.py" in files) == case.converts, report
     assert str(FOLDER) not in report
     assert "\x1b" not in report
+    assert all(is_output(Path(name)) for name in files)
     if update_golden:
-        for name in {"after.py", "report.txt"} - files.keys():
-            (case.folder / name).unlink(missing_ok=True)
+        for name in case.outputs.keys() - files.keys():
+            (case.folder / name).unlink()
         for name, data in files.items():
             (case.folder / name).write_bytes(data)
-    expected = {p.name: p.read_bytes() for p in case.folder.glob("*") if p.name in ("after.py", "report.txt")}
+    expected = case.outputs
     assert files.keys() == expected.keys(), "run `make goldens`, and read the diff"
     for name, data in files.items():
         # the lines first: they show where; then the bytes, which also tell line endings apart
@@ -47,8 +52,14 @@ def test_golden(case: Case, update_golden: bool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_folders_hold_nothing_else() -> None:
-    known = {"before.py", "case.toml", "after.py", "report.txt"}
-    assert {p.name for p in FOLDER.glob("*/*")} - {"__pycache__"} <= known
+    """Beside scripts, outputs and case.toml only modules that the script imports."""
+    for case in CASES:
+        files = {p.relative_to(case.folder).as_posix() for p in case.folder.rglob("*") if p.is_file()}
+        files = {name for name in files if "__pycache__" not in name}
+        assert files == {"before.py", "case.toml"} | case.modules.keys() | case.outputs.keys(), case.name
+        if case.converts and case.modules:
+            read = {s.path.relative_to(NOWHERE).as_posix() for s in conversion(case).facts.project.files()}
+            assert read == {"before.py"} | case.modules.keys()
     assert {p.parent for p in FOLDER.glob("*/before.py")} == {case.folder for case in CASES}
 
 

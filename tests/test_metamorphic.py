@@ -16,10 +16,22 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from ddpify.convert import Conversion
 from ddpify.errors import DdpifyError
 from ddpify.source import Source, walk
-from tests.cases import CONVERTED, Case, conversion, convert_bytes, each, places
-from tests.variants import STATEMENT, aliased, bound, in_function, parse, qualified, renamed, string_lines
+from tests.cases import (
+    CONVERTED,
+    NOWHERE,
+    Case,
+    conversion,
+    convert_bytes,
+    each,
+    pairs,
+    places,
+    reconverted,
+    written,
+)
+from tests.variants import STATEMENT, aliased, bound, in_function, parse, qualified, renamed_files, string_lines
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,11 +39,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # ---- the same script in other words -----------------------------------------------------------------------
 
 
-def told(text: str, source: Source) -> list[tuple[str, int]] | str:
+def told(files: dict[str, str], sources: dict[str, Source]) -> list[tuple[str, str, int]] | str:
+    data = {name: sources[name].encode(text) if name in sources else text.encode() for name, text in files.items()}
     try:
-        return places(convert_bytes(source.encode(text)))
+        return places(convert_bytes(data.pop("before.py"), data))
     except DdpifyError as refusal:
         return str(refusal)
+
+
+def sources_of(case: Case) -> dict[str, Source]:
+    """The script and its modules, before the conversion."""
+    return {n: Source(NOWHERE / n, d) for n, d in {"before.py": case.before.read_bytes(), **case.modules}.items()}
 
 
 def blank(text: str) -> str:
@@ -48,19 +66,22 @@ def blank(text: str) -> str:
 
 @each(CONVERTED)
 def test_names_mean_nothing(case: Case) -> None:
-    source = conversion(case).source
-    other = renamed(source.text)
-    assert blank(other) == blank(source.text)
-    assert len(bound(other) - bound(source.text)) > 10
-    assert told(other, source) == places(conversion(case))
+    sources = sources_of(case)
+    texts = {name: s.text for name, s in sources.items()}
+    other = renamed_files(texts)
+    assert {name: blank(text) for name, text in other.items()} == {name: blank(text) for name, text in texts.items()}
+    for name, text in texts.items():
+        assert len(bound(other[name]) - bound(text)) > (10 if name == "before.py" else 2)
+    assert told(other, sources) == places(conversion(case))
 
 
 @each(CONVERTED)
 @pytest.mark.parametrize("make", [aliased, qualified])
 def test_import_aliases_make_no_difference(case: Case, make: Callable[[str], str]) -> None:
-    source = conversion(case).source
-    assert make is qualified or make(source.text) != source.text
-    assert told(make(source.text), source) == places(conversion(case))
+    sources = sources_of(case)
+    other = {name: make(s.text) for name, s in sources.items()}
+    assert make is qualified or all(other[name] != s.text for name, s in sources.items() if "torch" in s.text)
+    assert told(other, sources) == places(conversion(case))
 
 
 #: why the model of these is not followed once it is a global that a function binds
@@ -69,41 +90,44 @@ GLOBALS = frozenset({"crlf", "module_level_no_device", "notebook_export", "tenso
 
 @each(c for c in CONVERTED if b"__name__" not in c.before.read_bytes())
 def test_in_a_function_the_rules_stay(case: Case, request: pytest.FixtureRequest) -> None:
-    source = conversion(case).source
-    text = in_function(source.text)
+    sources = sources_of(case)
+    text = in_function(sources["before.py"].text)
     assert text is not None
     compile(text, "before.py", "exec")
     if case.name in GLOBALS:
         reason = "a model that a function binds through `global` gets no wrap point"
         request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    found = told(text, source)
+    found = told({**{name: s.text for name, s in sources.items()}, "before.py": text}, sources)
     assert isinstance(found, list), found
-    assert {code for code, _ in found} == {code for code, _ in places(conversion(case))}
+    assert {code for code, *_ in found} == {code for code, *_ in places(conversion(case))}
 
 
 def with_windows_lines(text: str) -> str:
     return re.sub(r"\r?\n", "\r\n", text)
 
 
+def texts(found: Conversion) -> dict[Path, str]:
+    return {result.path: result.text for _, result in pairs(found)}
+
+
 @each(CONVERTED)
 def test_windows_lines_make_no_difference(case: Case) -> None:
-    found = conversion(case)
-    windows = convert_bytes(found.source.encode(with_windows_lines(found.source.text)))
-    assert windows.text == with_windows_lines(found.text)
+    windows = reconverted(case, lambda source: with_windows_lines(source.text))
+    assert texts(windows) == {p: with_windows_lines(text) for p, text in texts(conversion(case)).items()}
 
 
 @each(CONVERTED)
 def test_no_last_line_break_makes_no_difference(case: Case) -> None:
-    found = conversion(case)
-    cut = convert_bytes(found.source.encode(found.source.text.rstrip("\r\n")))
-    assert cut.text == found.text.rstrip("\r\n")
+    cut = reconverted(case, lambda source: source.text.rstrip("\r\n"))
+    assert texts(cut) == {p: text.rstrip("\r\n") for p, text in texts(conversion(case)).items()}
 
 
 @each(c for c in CONVERTED if c.name != "latin1_coding_line")
 def test_a_byte_order_mark_stays(case: Case) -> None:
-    found = conversion(case)
-    marked = convert_bytes("\ufeff".encode() + found.source.data)
-    assert marked.data == "\ufeff".encode() + found.data
+    mark = "\ufeff".encode()
+    marked = convert_bytes(mark + case.before.read_bytes(), {n: mark + data for n, data in case.modules.items()})
+    expected = {result.path: mark + result.data for _, result in pairs(conversion(case))}
+    assert {result.path: result.data for _, result in pairs(marked)} == expected
 
 
 @each(CONVERTED)
@@ -113,9 +137,11 @@ def test_tabs_make_no_difference(case: Case) -> None:
     if found.source.module.default_indent != "    ":
         assert "\n\t" in found.text
         return
-    tabs = convert_bytes(found.source.encode(with_tabs(found.source)))
-    assert not re.findall(r"^ {4}.*", _without_continuations(tabs.text), re.MULTILINE)
-    assert [s.strip() for s in tabs.text.splitlines()] == [s.strip() for s in found.text.splitlines()]
+    tabs, spaces = texts(reconverted(case, with_tabs)), texts(found)
+    assert tabs.keys() == spaces.keys()
+    for path, text in tabs.items():
+        assert not re.findall(r"^ {4}.*", _without_continuations(text), re.MULTILINE)
+        assert [s.strip() for s in text.splitlines()] == [s.strip() for s in spaces[path].splitlines()]
 
 
 def with_tabs(source: Source) -> str:
@@ -173,8 +199,9 @@ def test_blank_lines_and_comments_make_no_difference(data: st.DataObject) -> Non
                 + line[len(line.rstrip("\r\n")) :]
             )
         new.append(line)
-    found = convert_bytes(source.encode("".join(new)))
-    assert places(found) == sorted((code, moved[line]) for code, line in places(conversion(case)))
+    found = convert_bytes(source.encode("".join(new)), case.modules)
+    expected = [(c, name, moved[line] if name == "before.py" else line) for c, name, line in places(conversion(case))]
+    assert places(found) == sorted(expected)
 
 
 # ---- determinism ----------------------------------------------------------------------------------------
@@ -183,9 +210,9 @@ HASHES = """
 import hashlib, sys
 from pathlib import Path
 from tests.variants import bound, STATEMENT
-from tests.cases import CONVERTED, conversion
+from tests.cases import CONVERTED, conversion, written
 for case in CONVERTED[::3]:
-    print(case.name, hashlib.sha256(conversion(case).data).hexdigest())
+    print(case.name, hashlib.sha256(repr(written(conversion(case))).encode()).hexdigest())
 """
 
 
@@ -196,11 +223,12 @@ def hashes(seed: str) -> Iterator[str]:
 
 
 def test_the_same_bytes_whatever_the_hash_seed() -> None:
-    here = [f"{c.name} {hashlib.sha256(conversion(c).data).hexdigest()}" for c in CONVERTED[::3]]
+    hashed = {c.name: hashlib.sha256(repr(written(conversion(c))).encode()).hexdigest() for c in CONVERTED[::3]}
+    here = [f"{name} {found}" for name, found in hashed.items()]
     for seed in ("0", "77"):
         assert list(hashes(seed)) == here
 
 
 @each(CONVERTED[:5])
 def test_the_same_bytes_twice(case: Case) -> None:
-    assert convert_bytes(case.before.read_bytes()).data == conversion(case).data
+    assert written(convert_bytes(case.before.read_bytes(), case.modules)) == written(conversion(case))

@@ -15,22 +15,17 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
-from ddpify.convert import convert_source
+from ddpify.convert import Conversion
 from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import Refused
 from ddpify.lint import lint_source
 from ddpify.rewrite import Change, Rewriter
 from ddpify.rules import Severity
 from ddpify.source import Source, walk
-from tests.cases import CASES, CONVERTED, Case, conversion, convert_bytes, each
+from tests.cases import CASES, CONVERTED, NOWHERE, Case, conversion, convert_bytes, each, pairs, written
 from tests.variants import STATEMENT, bound
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def result(case: Case) -> Source:
-    found = conversion(case)
-    return Source(found.source.path, found.data)
 
 
 # ---- the result -----------------------------------------------------------------------------------------
@@ -38,19 +33,24 @@ def result(case: Case) -> Source:
 
 @each(CONVERTED)
 def test_compiles(case: Case) -> None:
-    compile(conversion(case).data, "after.py", "exec")
+    for name, data in written(conversion(case)).items():
+        compile(data, name, "exec")
 
 
 @each(CONVERTED)
 def test_lints_clean(case: Case) -> None:
-    found = [f for f in lint_source(result(case)) if f.severity is not Severity.INFO]
-    assert not found, [(f.span.line, f.code, f.message) for f in found]
+    files = {NOWHERE / name: data for name, data in (case.modules | written(conversion(case))).items()}
+    overlay = {path: Source(path, data) for path, data in files.items()}
+    for source in overlay.values():
+        found = [f for f in lint_source(source, overlay=overlay) if f.severity is not Severity.INFO]
+        assert not found, [(source.path, f.span.line, f.code, f.message) for f in found]
 
 
 @each(CONVERTED)
 def test_second_conversion_is_refused(case: Case) -> None:
+    files = case.modules | written(conversion(case))
     with pytest.raises(Refused, match="already distributed"):
-        convert_bytes(conversion(case).data)
+        convert_bytes(files.pop("before.py"), files)
 
 
 @each(CONVERTED)
@@ -65,29 +65,29 @@ def comments(text: str) -> Counter[str]:
 
 @each(CONVERTED)
 def test_every_comment_stays(case: Case) -> None:
-    found = conversion(case)
-    assert not comments(found.source.text) - comments(found.text)
+    for source, result in pairs(conversion(case)):
+        assert not comments(source.text) - comments(result.text)
 
 
 @each(CONVERTED)
 def test_bytes_are_of_the_same_kind(case: Case) -> None:
-    before, after = conversion(case).source, result(case)
-    assert (after.bom, after.encoding, after.newline) == (before.bom, before.encoding, before.newline)
-    assert after.module.default_indent == before.module.default_indent
-    assert set(re.findall(r"\r\n|\r|\n", after.text)) == set(re.findall(r"\r\n|\r|\n", before.text))
-    assert after.text.endswith("\n") == before.text.endswith("\n")
+    for before, after in pairs(conversion(case)):
+        assert (after.bom, after.encoding, after.newline) == (before.bom, before.encoding, before.newline)
+        assert after.module.default_indent == before.module.default_indent
+        assert set(re.findall(r"\r\n|\r|\n", after.text)) == set(re.findall(r"\r\n|\r|\n", before.text))
+        assert after.text.endswith("\n") == before.text.endswith("\n")
 
 
 @each(CONVERTED)
 def test_does_not_mention_ddpify(case: Case) -> None:
-    assert b"ddpify" not in conversion(case).data.lower()
+    assert not [name for name, data in written(conversion(case)).items() if b"ddpify" in data.lower()]
 
 
 @each(CONVERTED)
 def test_no_line_ends_in_white_space_that_did_not_before(case: Case) -> None:
-    found = conversion(case)
-    before = set(found.source.text.splitlines())
-    assert not [line for line in found.text.splitlines() if line != line.rstrip() and line not in before]
+    for source, result in pairs(conversion(case)):
+        before = set(source.text.splitlines())
+        assert not [line for line in result.text.splitlines() if line != line.rstrip() and line not in before]
 
 
 def used(text: str) -> set[str]:
@@ -96,18 +96,18 @@ def used(text: str) -> set[str]:
 
 @each(CONVERTED)
 def test_names_stay_and_new_ones_collide_with_none(case: Case) -> None:
-    found = conversion(case)
-    before, after = bound(found.source.text), bound(found.text)
-    assert before <= after
-    assert not (after - before) & used(found.source.text)
+    for source, result in pairs(conversion(case)):
+        before, after = bound(source.text), bound(result.text)
+        assert before <= after
+        assert not (after - before) & used(source.text)
 
 
 # ---- only edits change anything ---------------------------------------------------------------------------
 
 
 @functools.cache
-def rewriter_of(case: Case) -> Rewriter:
-    """The rewriter that the conversion used for the script, with the changes that it made."""
+def recorded(case: Case) -> tuple[Conversion, list[Rewriter]]:
+    """A conversion, and for each file the rewriter with the changes that it made."""
     used: list[Rewriter] = []
 
     class Recording(Rewriter):
@@ -117,16 +117,17 @@ def rewriter_of(case: Case) -> Rewriter:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys.modules["ddpify.convert"], "Rewriter", Recording)
-        found = convert_bytes(case.before.read_bytes())
-    assert found.data == conversion(case).data
-    [rewriter] = [r for r in used if r.source is found.source]
-    return rewriter
+        found = convert_bytes(case.before.read_bytes(), case.modules)
+    assert written(found) == written(conversion(case))
+    assert {r.source for r in used} == {before for before, _ in pairs(found)}
+    return found, used
 
 
 @each(c for c in CASES if c.name not in ("refused_python2", "refused_syntax_error"))
 def test_no_edits_change_nothing(case: Case) -> None:
-    source = Source(case.before, case.before.read_bytes())
-    assert source.encode(Rewriter(source).apply([])) == source.data
+    for name, data in {"before.py": case.before.read_bytes(), **case.modules}.items():
+        source = Source(case.folder / name, data)
+        assert source.encode(Rewriter(source).apply([])) == source.data
 
 
 def owned_lines(edit: Edit, source: Source) -> range:
@@ -149,25 +150,32 @@ def in_block(change: Change, source: Source) -> bool:
 
 @each(CONVERTED)
 def test_every_change_has_an_owner(case: Case) -> None:
-    rewriter = rewriter_of(case)
-    source = rewriter.source
-    edits = convert_source(source).plan.edits
-    owners = [owned_lines(e, source) for e in edits if not isinstance(e, (AddHelper, AddImport))]
-    for change in rewriter.changes:
-        first, last = source.line_at(change.start), source.line_at(max(change.start, change.end - 1))
-        owned = any(first in lines and last in lines for lines in owners)
-        assert owned or in_block(change, source), (first, change.text)
+    found, rewriters = recorded(case)
+    for rewriter in rewriters:
+        source = rewriter.source
+        edits = [e for e in found.plan.edits if e.source is source and not isinstance(e, (AddHelper, AddImport))]
+        owners = [owned_lines(e, source) for e in edits]
+        for change in rewriter.changes:
+            first, last = source.line_at(change.start), source.line_at(max(change.start, change.end - 1))
+            owned = any(first in lines and last in lines for lines in owners)
+            assert owned or in_block(change, source), (source.path, first, change.text)
 
 
 @each(CONVERTED)
 def test_every_hunk_has_a_change(case: Case) -> None:
     """By a diff that knows nothing of edits: lines without a change are equal, in order."""
-    found = conversion(case)
-    source = found.source
+    found, rewriters = recorded(case)
+    results = dict(pairs(found))
+    for rewriter in rewriters:
+        check_hunks(rewriter, results[rewriter.source].text)
+
+
+def check_hunks(rewriter: Rewriter, text: str) -> None:
+    source = rewriter.source
     changed: set[int] = set()
-    for change in rewriter_of(case).changes:
+    for change in rewriter.changes:
         changed.update(range(source.line_at(change.start), source.line_at(change.end) + 1))
-    before, after = source.text.splitlines(keepends=True), found.text.splitlines(keepends=True)
+    before, after = source.text.splitlines(keepends=True), text.splitlines(keepends=True)
     for tag, start, end, _, _ in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag != "equal":
             touched = range(start + 1, end + 1) if end > start else range(start, start + 2)

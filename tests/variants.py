@@ -8,7 +8,7 @@ import io
 import keyword
 import re
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import libcst as cst
@@ -56,20 +56,28 @@ def bound(text: str) -> set[str]:
 
 
 class Renamer:
-    """Gives everything that a script defines itself a name without meaning."""
+    """Gives everything that a project defines itself a name without meaning, in all its files alike.
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.imported = set(_imported(source))
-        self.namespaces = set(self._namespaces())
+    `modules` are the names of its modules: what is imported from them is renamed as they rename it.
+    """
+
+    def __init__(self, sources: Sequence[Source], modules: Collection[str] = ()) -> None:
+        self.modules = modules
+        self.imported: set[str] = set()
+        #: names that hold modules of the project
+        self.own: set[str] = set()
+        self.namespaces: set[str] = set()
         self.functions: set[str] = set()
         self.parameters: set[str] = set()
         self.fields: set[str] = set()
         variables: list[str] = []
         attributes: list[str] = []
-        for node in walk(source.module):
-            self._defined(node, variables, attributes)
-        stay = self.imported | set(dir(builtins)) | set(keyword.softkwlist)
+        for self.source in sources:
+            self._imports()
+            self.namespaces.update(self._namespaces())
+            for node in walk(self.source.module):
+                self._defined(node, variables, attributes)
+        stay = self.imported | self.own | set(dir(builtins)) | set(keyword.softkwlist)
         self.variables = {
             n: f"v_{i}" for i, n in enumerate(dict.fromkeys(variables)) if n not in stay and not n.startswith("__")
         }
@@ -78,6 +86,21 @@ class Renamer:
             for i, n in enumerate(dict.fromkeys(attributes))
             if n not in _KNOWN_OUTSIDE and not n.startswith("__")
         }
+
+    def _imports(self) -> None:
+        """What comes from outside under a name that must stay, and the names of the project's modules."""
+        for node, alias in _aliases(self.source):
+            full, name = self.source.code(alias.name), _bound(alias, self.source)
+            if full in self.modules:
+                self.own.add(name)
+            elif not self._is_local(node) or alias.asname is not None:
+                self.imported.add(name)
+
+    def _is_local(self, node: cst.Import | cst.ImportFrom) -> bool:
+        """Whether something is imported from a module of the project."""
+        if isinstance(node, cst.Import):
+            return False
+        return bool(node.relative) or (node.module is not None and self.source.code(node.module) in self.modules)
 
     def _namespaces(self) -> Iterator[str]:
         """Names that hold what argparse made: their attributes are named by the user of the script."""
@@ -138,8 +161,9 @@ class Renamer:
 
     # -- the new text --
 
-    def text(self) -> str:
-        return replaced(self.source.text, self._replacements())
+    def text(self, source: Source) -> str:
+        self.source = source
+        return replaced(source.text, self._replacements())
 
     def _replacements(self) -> Iterator[Replacement]:
         for node in walk(self.source.module):
@@ -152,8 +176,14 @@ class Renamer:
     def _new_name(self, node: cst.Name) -> str | None:
         parent = self.source.parents.get(node)
         if isinstance(parent, cst.Attribute) and parent.attr is node:
-            outside = isinstance(parent.value, cst.Name) and parent.value.value in self.namespaces | self.imported
-            return None if outside else self.attributes.get(node.value)
+            holder = parent.value.value if isinstance(parent.value, cst.Name) else ""
+            if holder in self.own:
+                return self.variables.get(node.value)
+            return None if holder in self.namespaces | self.imported else self.attributes.get(node.value)
+        if isinstance(parent, cst.ImportAlias) and parent.name is node:
+            around = self.source.parents[parent]
+            local = isinstance(around, cst.ImportFrom) and self._is_local(around) and node.value not in self.modules
+            return self.variables.get(node.value) if local else None
         if isinstance(parent, cst.Arg) and parent.keyword is node:
             return self._new_keyword(parent, node.value)
         if not self._is_variable(node):
@@ -186,19 +216,26 @@ class Renamer:
         return self.variables.get(name) if name in self.parameters else None
 
 
-def renamed(text: str) -> str:
-    """All variables, functions, classes, parameters and attributes of a script under other names."""
-    return Renamer(parse(text)).text()
+def renamed_files(texts: dict[str, str]) -> dict[str, str]:
+    """All variables, functions, classes, parameters and attributes of a project's files under other names."""
+    sources = {name: parse(text) for name, text in texts.items()}
+    renamer = Renamer(list(sources.values()), _module_names(texts))
+    return {name: renamer.text(source) for name, source in sources.items()}
+
+
+def _module_names(texts: Iterable[str]) -> set[str]:
+    """What modules are called in imports, whole and by their last name."""
+    dotted = {name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in texts}
+    return (dotted | {name.rpartition(".")[2] for name in dotted}) - {"before"}
 
 
 # ---- imports ----------------------------------------------------------------------------------------------
 
 
-def _imported(source: Source) -> Iterator[str]:
+def _aliases(source: Source) -> Iterator[tuple[cst.Import | cst.ImportFrom, cst.ImportAlias]]:
     for node in walk(source.module):
         if isinstance(node, (cst.Import, cst.ImportFrom)) and not isinstance(node.names, cst.ImportStar):
-            for alias in node.names:
-                yield _bound(alias, source)
+            yield from ((node, alias) for alias in node.names)
 
 
 def _bound(alias: cst.ImportAlias, source: Source) -> str:
@@ -217,7 +254,7 @@ def _torch_imports(source: Source) -> Iterator[tuple[cst.Import | cst.ImportFrom
 
 
 def _uses(source: Source, name: str) -> Iterator[cst.Name]:
-    renamer = Renamer(source)
+    renamer = Renamer([source])
     for node in walk(source.module):
         if isinstance(node, cst.Name) and node.value == name and renamer._is_variable(node):
             yield node

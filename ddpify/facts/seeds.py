@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,10 @@ _KINDS = {
     "numpy.random.seed": "numpy",
     "random.seed": "random",
 }
+
+
+#: a generator of its own with a seed draws alike on all ranks, whatever the global seed
+_SEEDED = re.compile(r"\brandom\.(RandomState|default_rng|Random)\((?=[^)\s])")
 
 
 def seeds(facts: Facts) -> list[Seed]:
@@ -76,7 +81,7 @@ def _augments(facts: Facts, value: Value, depth: int = 4) -> str:
             if not obj.name.startswith("torch.utils.data") and _random_transform(facts, obj):
                 return "the training data are augmented at random"
         elif isinstance(obj, Instance):
-            text = _class_text(obj.cls)
+            text = _SEEDED.sub("", _class_text(obj.cls))
             if "random" in text.lower() or "Random" in text:
                 return "the training data are drawn or augmented at random"
             for field in obj.fields.values():

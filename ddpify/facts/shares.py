@@ -12,7 +12,7 @@ from ddpify.facts.layers import minds_its_mode
 from ddpify.facts.loops import LoopFacts, divides, loaded_after, read_after
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Data, Dict, Instance, Iteration, Module, Seq, Thing, Wrapped
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -24,38 +24,43 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
     counted = {a.target for a in known.accumulators}
     last = known.node.body.body[-1] if known.node.body.body else None
     if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Break):
-        return _peek(known, inside)
+        return _peek(facts, known, inside)
     for e in events:
-        line = source.line(e.stmt)
+        at = _line(facts, e.frame.source, e.stmt)
         if e.kind in ("break", "return") and any(loop.node is known.node for loop in e.loops):
-            return f"line {line} leaves the loop early"
+            return f"{at} leaves the loop early"
         if e.kind == "external" and e.name in ("builtins.print", "matplotlib.pyplot.show") and e.frame is known.frame:
-            return f"line {line} prints in the loop"
+            return f"{at} prints in the loop"
         if e.kind == "external" and e.name.startswith(("matplotlib.", "torchvision.utils.")):
-            return f"line {line} draws in the loop"
+            return f"{at} draws in the loop"
         if e.kind in ("store",) or (
             e.kind == "method"
             and e.name in ("append", "extend", "update", "add", "insert")
             and isinstance(e.obj, (Seq, Dict, Thing, Data))
         ):
-            return f"line {line} collects values of the batches"
+            return f"{at} collects values of the batches"
         if e.kind == "method" and isinstance(e.obj, Thing) and e.obj.name in ("", "writer"):
-            return f"line {line} hands values to an object that could not be followed"
+            return f"{at} hands values to an object that could not be followed"
         if (
             e.kind == "set"
             and not (isinstance(e.obj, (Module, Wrapped, Iteration)))
             and source.code(e.node) not in counted
         ):
-            return f"line {line} changes `{source.code(e.node)}`"
+            return f"{at} changes `{source.code(e.node)}`"
         if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
-            return f"line {line} calls `{e.name}`, which changes something outside itself"
+            return f"{at} calls `{e.name}`, which changes something outside itself"
     return _problem_of_values(facts, known, inside)
 
 
-def _peek(known: LoopFacts, inside: set[int]) -> str:
+def _line(facts: Facts, source: Source, node: cst.CSTNode) -> str:
+    line = source.line(node)
+    return f"line {line}" if source is facts.source else f"{source.path}:{line}"
+
+
+def _peek(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     """`for batch in loader: ...; break`: the first batch, which whole batches leave on rank 0, where it is."""
     known.peeks = True
-    known.per_batch = f"line {known.source.line(known.node)} looks at the first batch"
+    known.per_batch = f"{_line(facts, known.source, known.node)} looks at the first batch"
     bound = {n.value for n in walk(known.node.target) if isinstance(n, cst.Name)}
     kept = next((n for n in sorted(bound) if read_after(known, n, inside) and loaded_after(known, n, inside)), None)
     return f"`{kept}` of the first batch is used after the loop" if kept is not None else ""

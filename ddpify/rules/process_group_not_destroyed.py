@@ -31,7 +31,14 @@ class ProcessGroupNotDestroyed(Rule):
     code = "DDP102"
     severity = Severity.WARNING
     references = ("https://docs.pytorch.org/docs/stable/distributed.html#shutdown",)
-    good = (Good("ddp = DDP(model)"),)
+    good = (
+        Good("ddp = DDP(model)"),
+        Good("""
+            import torch.distributed as dist
+            def setup_distributed():
+                dist.init_process_group("gloo")
+            """),
+    )
     bad = (
         Bad("""
             import torch.distributed as dist
@@ -65,7 +72,9 @@ class ProcessGroupNotDestroyed(Rule):
         if not facts.converting:
             inits = [e for n, es in facts.identifiers.items() if n.endswith("init_process_group") for e in es]
             finished = [n for n in facts.identifiers if n.endswith(("destroy_process_group", "cleanup_distributed"))]
-            if inits and not finished and inits[0].frame.source is facts.source:
+            # a module that sets up for the scripts that import it leaves the end to them
+            helpers = inits and inits[0].seq >= facts.flow.main_end and not facts.roles.wrapped
+            if inits and not finished and not helpers and inits[0].frame.source is facts.source:
                 yield self.finding(
                     facts.source, inits[0].node, "the process group that is initialised here is never destroyed"
                 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddpify.edits import AddHelper, Delete, Edit, InsertAfter, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, only_availability
@@ -128,7 +130,9 @@ class ProcessGroupNotInitialized(Rule):
                 "set up before seeds, data and CUDA",
             )
         if choice.form == "other":
-            call = f'{facts.names["torch"]}.device({choice.target}).type == "cuda"'
+            made = isinstance(choice.owner, cst.Assign) and _makes_device(facts, choice.owner.value)
+            device = choice.target if made else f"{facts.names['torch']}.device({choice.target})"
+            call = f'{device}.type == "cuda"'
             line = f"{choice.target} = {name}({call})"
             return (
                 [InsertAfter(source, choice.owner, (line,))],
@@ -170,3 +174,8 @@ class ProcessGroupNotInitialized(Rule):
             yield self.finding(
                 first.source, first.node, "the model is wrapped, but no process group is ever initialised"
             )
+
+
+def _makes_device(facts: Facts, value: cst.BaseExpression) -> bool:
+    """`torch.device(args.device)`: the name holds a device, and no text that names one."""
+    return any(e.node is value and e.name == "torch.device" for e in facts.flow.log.of("external"))
