@@ -11,6 +11,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import Outside, outside_calls
 from ddpify.facts.values import Class, Instance, Module
 from ddpify.facts.writes import Write, find_writes, write_of
@@ -145,9 +146,15 @@ def _file_names(text: str) -> set[str]:
     return {last} if re.fullmatch(r"[^{}%*]*\w\.\w{1,10}(\.\w{1,6})?", last) else set()
 
 
-def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain: bool) -> list[tuple[Write, Event]]:
-    """The writes that can have made what a read finds: earlier in time, or in an earlier turn of a shared loop."""
+def written_before(
+    facts: Facts, read: Read, event: Event, moment: Moment, paths: Paths, certain: bool
+) -> list[tuple[Write, Event, Moment]]:
+    """The writes that can have made what a read finds: earlier in time, or in an earlier turn of a shared loop.
+
+    Each with the last moment before the read, or with its first one where it comes later in the loop.
+    """
     writes = facts.cached("writes", find_writes)
+    when = moments(facts.flow)
     around = {id(loop.node) for loops in event.all_loops() for loop in loops}
     found = []
     for write in writes:
@@ -161,7 +168,8 @@ def written_before(facts: Facts, read: Read, event: Event, paths: Paths, certain
                 continue
             if same is False or (same is None and (certain or not kin)):
                 continue
+            before = [m for m in when.of(w) if m < moment]
             cyclic = same is True and any(id(loop.node) in around for loops in w.all_loops() for loop in loops)
-            if w.seq < event.seq or cyclic:
-                found.append((write, w))
+            if before or cyclic:
+                found.append((write, w, before[-1] if before else (w.seq,)))
     return found

@@ -10,6 +10,7 @@ import libcst as cst
 from ddpify.edits import AddImport, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
+from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import Paths, Read, asks_files, find_reads, in_dataset, written_before
@@ -75,30 +76,32 @@ class ReadBeforeWriteFinished(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         paths = Paths(facts)
-        reads = sorted(((e.seq, r, e) for r in find_reads(facts) for e in r.call.events), key=lambda x: x[0])
+        when = moments(facts.flow)
+        reads = [(m, r, e) for r in find_reads(facts) for e in r.call.events for m in when.of(e)]
         seen: set[int] = set()
-        met: list[int] = []
-        for seq, read, event in reads:
-            if guarded(event, facts.flow) or in_dataset(event) or seq >= facts.flow.main_end:
+        met: list[Moment] = []
+        for moment, read, event in sorted(reads, key=lambda found: found[0]):
+            if guarded(event, facts.flow) or in_dataset(event) or event.seq >= facts.flow.main_end:
                 continue
-            writes = written_before(facts, read, event, paths, certain=not facts.converting)
+            writes = written_before(facts, read, event, moment, paths, certain=not facts.converting)
             if not facts.converting:
-                yield from self.lint(facts, read, event, [w for _, w in writes], seen)
+                yield from self.lint(facts, read, moment, [(w, m) for _, w, m in writes], seen)
                 continue
-            later = [w for _, w in writes if not any(w.seq < m < seq for m in met)]
-            if later:
-                met.append(seq - 1)
-                yield from self.convert(
-                    facts, read, event, writes[-1][0].call.source.line(writes[-1][0].call.node), seen
-                )
+            if any(not any(w < m < moment for m in met) for _, _, w in writes):
+                met.append((*moment[:-1], moment[-1] - 1))
+                last = writes[-1][0].call
+                yield from self.convert(facts, read, event, last.source.line(last.node), seen)
 
-    def lint(self, facts: Facts, read: Read, event: Event, writes: list[Event], seen: set[int]) -> Iterator[Finding]:
-        meetings = [e.seq for e in facts.flow.log.of("external") if _MEETS.fullmatch(e.name)]
-        for w in writes:
+    def lint(
+        self, facts: Facts, read: Read, moment: Moment, writes: list[tuple[Event, Moment]], seen: set[int]
+    ) -> Iterator[Finding]:
+        when = moments(facts.flow)
+        meetings = [m for e in facts.flow.log.of("external") if _MEETS.fullmatch(e.name) for m in when.of(e)]
+        for w, written in writes:
             waits = (
-                any(w.seq < m < event.seq for m in meetings)
-                if w.seq < event.seq
-                else any(m < event.seq or m > w.seq for m in meetings)
+                any(written < m < moment for m in meetings)
+                if written < moment
+                else any(m < moment or m > written for m in meetings)
             )
             if (
                 guarded(w, facts.flow)

@@ -82,6 +82,18 @@ def test_the_barrier_stands_in_the_function_that_reads() -> None:
     )
 
 
+def test_a_function_that_is_called_before_and_after_the_save() -> None:
+    """The second call is like the first one, which the flow has followed."""
+    functions = """
+        def restore(path):
+            if os.path.exists(path):
+                model.load_state_dict(torch.load(path))
+        """
+    text = script(functions=functions, before="restore('best.pt')", inside=SAVE, after="restore('best.pt')")
+    assert edited(text, *CODES).has("dist.barrier()\nif os.path.exists(path):")
+    assert "barrier" not in edited(script(functions=functions, before="restore('best.pt')", inside=SAVE), *CODES).text
+
+
 def test_a_read_in_a_package_has_its_barrier_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "__init__.py").write_text("import torch\ndef restore(path):\n    return torch.load(path)\n")
@@ -127,6 +139,20 @@ rank = dist.get_rank()
         ("if rank == 0:\n    torch.save(1, 'a.pt')\ndist.get_world_size()\nx = torch.load('a.pt')", 1),
         ("if rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('b.pt')", 0),
         ("dist.barrier()\nif rank == 0:\n    torch.save(1, 'a.pt')\nx = torch.load('a.pt')", 1),
+        (
+            (
+                "def load():\n    return torch.load('a.pt')\nif rank > 7:\n    load()\ny = load()\n"
+                "if rank == 0:\n    torch.save(1, 'a.pt')\nx = load()"
+            ),
+            1,
+        ),
+        (
+            (
+                "def load():\n    return torch.load('a.pt')\ny = load()\n"
+                "if rank == 0:\n    torch.save(1, 'a.pt')\ndist.barrier()\nx = load()"
+            ),
+            0,
+        ),
         (
             (
                 "for e in range(9):\n    if e:\n        x = torch.load('a.pt')\n"
