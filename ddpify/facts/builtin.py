@@ -5,6 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddpify.facts.contents import constants, data_of, join, origins
+from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.methods import Methods
 from ddpify.facts.state import Given
@@ -15,6 +16,7 @@ from ddpify.facts.values import (
     Data,
     Dataset,
     Dict,
+    Ext,
     FromLength,
     Func,
     Instance,
@@ -118,7 +120,10 @@ class Builtins(Methods):
                     self.set_field(obj, str(n), values[2])
                     self.event("set", node, frame, obj, str(n), values[2])
             return NONE
-        return (Data("bool", "const"),) if name in ("hasattr", "isinstance") else UNKNOWN
+        if name not in ("hasattr", "isinstance"):
+            return UNKNOWN
+        asked = _of_wrapper(name, values[0], values[1]) if len(values) > 1 else None
+        return (Const(asked),) if asked is not None else (Data("bool", "const"),)
 
     def refresh(self, kept: Obj, made: Obj) -> None:
         """A second run of the same expression (a loop) may see more."""
@@ -177,3 +182,16 @@ def reduced(reduction: list[object] | None) -> str:
         if len(known) == 1
         else "other"
     )
+
+
+def _of_wrapper(name: str, first: Value, second: Value) -> bool | None:
+    """What a script that strips the wrapper by itself is told: `hasattr(model, "module")`, `isinstance(model, DDP)`."""
+    if not first or not all(isinstance(o, Wrapped) for o in first):
+        return None
+    if name == "hasattr":
+        return True if constants(second) == ["module"] else None
+    classes = [c for o in second for c in (join(*(o.elements or ())) if isinstance(o, Seq) else (o,))]
+    roles = [role_of(c.name) if isinstance(c, Ext) else None for c in classes]
+    if "ddp" in roles:
+        return True
+    return False if roles and set(roles) == {"dataparallel"} else None

@@ -44,6 +44,8 @@ class Expressions(Operators, Containers):
                 return self.comparison(node, frame)
             case cst.IfExp(test=test, body=body, orelse=orelse):
                 known = self.truth(self.expr(test, frame))
+                if known is not None and isinstance(test, cst.Call):
+                    return self.expr(body if known else orelse, frame)  # hasattr(model, "module"), of the wrapper
                 one, two = self.expr(body, frame), self.expr(orelse, frame)
                 return one if known is True else two if known is False else join(one, two)
             case cst.Subscript():

@@ -83,7 +83,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "world",
     ),
     (
-        r"random\.\w+|numpy\.random\.\w+|torch\.(randn?|randint|randperm|normal|bernoulli|multinomial|randn_like|rand_like)",
+        r"random\.(?!getstate)\w+|numpy\.random\.(?!get_state)\w+|torch\.(randn?|randint|randperm|normal|bernoulli|multinomial|randn_like|rand_like)",
         "random",
     ),
     (r"sklearn\.model_selection\.train_test_split", "split"),

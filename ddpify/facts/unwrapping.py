@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
@@ -22,7 +23,6 @@ _INDIFFERENT = frozenset(
     {
         "builtins.id",
         "builtins.len",
-        "builtins.type",
         "builtins.list",
         "builtins.next",
         "builtins.iter",
@@ -90,18 +90,12 @@ def find_raw(facts: Facts) -> list[Raw]:
         elif (e.kind == "external" or (e.kind == "method" and not isinstance(e.obj, (Module, Wrapped)))) and (
             isinstance(e.node, cst.Call) and e.name not in _INDIFFERENT and e.name not in ("append", "add", "extend")
         ):
-            if e.name == "builtins.hasattr" and _asks_for_module(e.node):
-                continue
+            if e.name in ("builtins.hasattr", "builtins.isinstance") and constants(flow.values.get(e.node, ())):
+                continue  # model.module if hasattr(model, "module") else model: right for the wrapper as it stands
             for arg in e.node.args:
                 for node in _wrappers_in(facts, arg.value):
                     want(e, node, "handed over", e.name)
     return list(found.values())
-
-
-def _asks_for_module(call: cst.Call) -> bool:
-    """`model.module if hasattr(model, "module") else model` is right for the wrapper as it stands."""
-    name = call.args[1].value if len(call.args) == 2 else None
-    return isinstance(name, cst.SimpleString) and name.evaluated_value == "module"
 
 
 def _callee(call: cst.Call) -> cst.BaseExpression:

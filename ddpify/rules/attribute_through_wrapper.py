@@ -96,9 +96,22 @@ class AttributeThroughWrapper(Rule):
                 net(x).mean().backward()
                 optimizer.step()
             bare = net.module if hasattr(net, "module") else net
-            print(net.in_features)
+            if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+                torch.save(net.module.state_dict(), "a.pt")
+            else:
+                torch.save(net.state_dict(), "a.pt")
+            torch.save(bare.state_dict(), "b.pt")
+            print(isinstance(net, nn.Linear), net.in_features)
+            state = {"arch": type(net).__name__, "same": net.__class__ is nn.Linear}
             """,
-            gives=('bare = net.module if hasattr(net, "module") else net', "print(net.module.in_features)"),
+            gives=(
+                'bare = net.module if hasattr(net, "module") else net',
+                "if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):",
+                'torch.save(net.state_dict(), "a.pt")',
+                'torch.save(bare.state_dict(), "b.pt")',
+                "print(isinstance(net.module, nn.Linear), net.module.in_features)",
+                'state = {"arch": type(net.module).__name__, "same": net.module.__class__ is nn.Linear}',
+            ),
         ),
     )
 

@@ -12,7 +12,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.outside import Outside, outside_calls
+from ddpify.facts.outside import Outside, made_by, outside_calls
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Const, Device, Value
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -20,6 +20,8 @@ from ddpify.source import walk
 
 _DEVICE = re.compile(r"(cuda|cpu|mps|xpu)(:\d+)?")
 _FIXED = re.compile(r"(cuda|xpu):\d+")
+#: The state of a generator is a tensor of the CPU, also that of a GPU's generator.
+_RESTORES = re.compile(r"torch\.(random\.|cuda\.|cuda\.random\.)?set_rng_state(_all)?")
 
 
 class LoadWithoutMapLocation(Rule):
@@ -34,7 +36,7 @@ class LoadWithoutMapLocation(Rule):
 
     ## Edit
     `map_location=device` with the name that holds this rank's device there, else `map_location="cpu"`; data for
-    a dataset stay on the CPU.
+    a dataset and states of random generators stay on the CPU.
     """
 
     code = "DDP105"
@@ -124,13 +126,19 @@ class LoadWithoutMapLocation(Rule):
             )
         if isinstance(given, (cst.Name, cst.Attribute)):
             return constants(facts.flow.values.get(given, ())) == [None]
+        if isinstance(given, cst.Lambda):
+            # lambda storage, loc: storage.cuda(0)
+            match given.body:
+                case cst.Call(func=cst.Attribute(attr=cst.Name(value="cuda")), args=[cst.Arg(value=cst.Integer())]):
+                    return True
+            return False
         literal = [str(n.evaluated_value) for n in walk(given) if isinstance(n, cst.SimpleString)]
-        return isinstance(given, (cst.SimpleString, cst.Call)) and any(_FIXED.fullmatch(text) for text in literal)
+        return isinstance(given, (cst.SimpleString, cst.Call, cst.IfExp)) and any(map(_FIXED.fullmatch, literal))
 
     # -- which device ---------------------------------------------------------------------------------------
 
     def device(self, facts: Facts, call: Outside) -> str:
-        if call.events and not self.for_data(facts, call):
+        if call.events and not self.for_data(facts, call) and not self.for_generators(facts, call):
             names = [self.name_there(facts, e) for e in call.events]
             if names[0] is not None and len(set(names)) == 1:
                 return names[0]
@@ -156,16 +164,25 @@ class LoadWithoutMapLocation(Rule):
                         return True
         return False
 
+    def for_generators(self, facts: Facts, call: Outside) -> bool:
+        """`torch.set_rng_state(checkpoint["rng"])` takes what is loaded here."""
+        known = definitions(facts.flow)
+        given = [
+            (e.node.args[0].value, e.frame)
+            for e in facts.flow.log.of("external", "method")
+            if isinstance(e.node, cst.Call) and e.node.args and (_RESTORES.fullmatch(e.name) or _sets_state(e))
+        ]
+        return any(any(n is call.node for n, _ in self.parts(known, node, frame)) for node, frame in given)
+
     def parts(
         self, known: Definitions, node: cst.CSTNode, frame: Frame, depth: int = 5
     ) -> Iterator[tuple[cst.CSTNode, Frame]]:
         """What an expression is made of, names and elements followed."""
         yield node, frame
+        while isinstance(node, (cst.Subscript, cst.Attribute)) and not known.of(node, frame):
+            node = node.value
         for d in known.of(node, frame) if depth else ():
-            inner = d.node
-            while isinstance(inner, (cst.Subscript, cst.Attribute)):
-                inner = inner.value
-            yield from self.parts(known, inner, d.frame, depth - 1)
+            yield from self.parts(known, d.node, d.frame, depth - 1)
 
     def name_there(self, facts: Facts, event: Event) -> str | None:
         """A name that holds the device, or an attribute of the object at hand, given before the load."""
@@ -198,3 +215,8 @@ def _is_device(value: Value) -> bool:
         return False
     text = [isinstance(o, Const) and isinstance(o.value, str) and _DEVICE.fullmatch(o.value) is not None for o in value]
     return all(isinstance(o, Device) or t for o, t in zip(value, text, strict=True))
+
+
+def _sets_state(event: Event) -> bool:
+    """`generator.set_state(...)`, of a torch.Generator."""
+    return event.kind == "method" and event.name == "set_state" and made_by(event.obj) == "torch.Generator"

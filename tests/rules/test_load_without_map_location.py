@@ -18,6 +18,14 @@ CODE = "DDP105"
         ("torch.load('a.pt', 'cuda:1')", "torch.load('a.pt', device)"),
         ("torch.load('a.pt', map_location=torch.device('cuda:0'))", "torch.load('a.pt', map_location=device)"),
         ("torch.load('a.pt', map_location={'cuda:1': 'cuda:0'})", "torch.load('a.pt', map_location=device)"),
+        (
+            "torch.load('a.pt', map_location='cuda:0' if torch.cuda.is_available() else 'cpu')",
+            "torch.load('a.pt', map_location=device)",
+        ),
+        (
+            "torch.load('a.pt', map_location=lambda storage, loc: storage.cuda(0))",
+            "torch.load('a.pt', map_location=device)",
+        ),
         ("torch.load('a.pt', map_location=None)", "torch.load('a.pt', map_location=device)"),
     ],
 )
@@ -25,10 +33,30 @@ def test_the_script_own_device_is_used(call: str, gives: str) -> None:
     assert f"state = {gives}" in edited(script(before=f"state = {call}"), CODE).text
 
 
-@pytest.mark.parametrize("given", ["'cpu'", "device", "'cuda'", "lambda storage, where: storage"])
+@pytest.mark.parametrize(
+    "given",
+    ["'cpu'", "device", "'cuda'", "lambda storage, where: storage", "lambda storage, where: storage.cuda()"],
+)
 def test_what_says_where_stays(given: str) -> None:
     text = script(before=f"state = torch.load('a.pt', map_location={given})")
     assert edited(text, CODE).text == text
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "torch.set_rng_state(state['rng'])",
+        "rng = state['rng']\ntorch.random.set_rng_state(rng['torch'])",
+        "if state['cuda'] is not None:\n    torch.cuda.set_rng_state_all(state['cuda'])",
+        "g = torch.Generator()\ng.set_state(state['g'])",
+        "def restore(rng):\n    torch.set_rng_state(rng)\nrestore(state['rng'])",
+    ],
+)
+def test_the_state_of_a_generator_stays_on_the_cpu(use: str) -> None:
+    result = edited(script(before=f"state = torch.load('a.pt')\nother = torch.load('b.pt')\n{use}"), CODE)
+    assert result.has(
+        "state = torch.load('a.pt', map_location=\"cpu\")\nother = torch.load('b.pt', map_location=device)"
+    )
 
 
 def test_the_name_that_is_known_there() -> None:
