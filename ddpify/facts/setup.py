@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.chance import dated_paths
 from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only_availability, uses_cuda
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.placing import common_block, in_block, is_guard, steps
+from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing
 from ddpify.source import Source, walk
 
@@ -80,10 +81,29 @@ def find_setup(facts: Facts) -> SetUp | None:
     if device is not None and not _in_time(facts, device, block, first, frame, events, choosing):
         device = None
     parsed = _parsed(facts, frame) if device is None else None
+    if parsed is None:
+        first = _before_names(facts, device, block, first, frame)
     either = device is None and parsed is None and _flagged(facts, choices)
     accelerator = any(c.accelerator for c in choices) or bool(facts.external("torch.accelerator.current_accelerator"))
     cuda = uses_cuda(facts)
     return SetUp(frame.source, frame, block, first, device, cuda, accelerator and not either, parsed, either and cuda)
+
+
+def _before_names(
+    facts: Facts, choice: DeviceChoice | None, block: cst.CSTNode, first: cst.CSTNode, frame: Frame
+) -> cst.CSTNode:
+    """The first statement, or one before it that names a path by the time: every rank has to have rank 0's name."""
+    source = frame.source
+    for event in dated_paths(facts.flow):
+        stmt = next((s for f, s, _ in steps(event) if f is frame), None)
+        if stmt is None or block not in blocks(source, stmt):
+            continue
+        place = in_block(source, stmt, block)
+        start = source.span(place).start
+        can_move = choice is None or (choice.form != "other" and names_known(facts, choice, frame, start))
+        if start < source.span(first).start and can_move:
+            first = place
+    return first
 
 
 def _in_time(

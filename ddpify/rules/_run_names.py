@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.contents import origins
+from ddpify.facts.chance import by_chance, named_chance, ways_of_chance
 from ddpify.facts.definitions import Definition, Definitions, definitions
-from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import find_reads, in_dataset
-from ddpify.facts.values import Ext, FromWorld, Thing, Value
+from ddpify.facts.values import Ext, Thing
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
-
-_CHANCE = re.compile(r"(time|datetime|uuid|tempfile|random|numpy\.random|secrets)\..*|os\.getpid")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +33,7 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
     """The expressions behind the paths that all ranks use, each once."""
     seen: set[int] = set()
     for event, path in _paths(facts, calls):
-        if not _by_chance(facts.flow.values.get(path, ())):
+        if not by_chance(facts.flow.values.get(path, ())):
             continue
         found = _spot(facts, path, event)
         if found is not None and id(found.node) not in seen:
@@ -50,9 +46,9 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             and isinstance(event.obj, Thing)
             and event.obj.name == "parser"
             and event.name == "add_argument"
-            and _by_chance(default)
+            and by_chance(default)
         ):
-            yield Named(event.node, event.frame.source, _what(default), "it is the default of an argument")
+            yield Named(event.node, event.frame.source, named_chance(default), "it is the default of an argument")
 
 
 def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.BaseExpression]]:
@@ -67,23 +63,13 @@ def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.Base
                 yield event, path
 
 
-def _by_chance(value: Value) -> bool:
-    return any(isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what) for o in origins(value))
-
-
-def _what(value: Value) -> str:
-    return next(
-        (o.what for o in sorted(origins(value), key=str) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), ""
-    )
-
-
 def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
     """From the path back to where chance comes in: the last assignment on the way that can be broadcast."""
     known = definitions(facts.flow)
-    way = list(_way(facts, known, path, event.frame, set()))
+    way = list(ways_of_chance(facts.flow, known, path, event.frame))
     if any(_is_broadcast(facts, known, node, frame) for node, frame, _ in way):
         return None
-    what = _what(facts.flow.values.get(path, ()))
+    what = named_chance(facts.flow.values.get(path, ()))
     best: Named | None = None
     for _, _, d in way:
         if d is None or d.event is None or not facts.editable(d.frame.source) or not _assigns(d):
@@ -107,31 +93,6 @@ def _assigns(d: Definition) -> bool:
     """`folder = ...`, the whole of the right side; a bare reading of the clock may be wanted for other things."""
     stmt = d.event.stmt if d.event is not None else None
     return isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is d.node and d.index is None
-
-
-def _way(
-    facts: Facts,
-    known: Definitions,
-    node: cst.CSTNode,
-    frame: Frame,
-    seen: set[int],
-    by: Definition | None = None,
-    depth: int = 8,
-) -> Iterator[tuple[cst.CSTNode, Frame, Definition | None]]:
-    """The expressions that hold time or chance, from the use back to the call."""
-    if id(node) in seen or not depth:
-        return
-    seen.add(id(node))
-    yield node, frame, by
-    for part in walk(node):
-        if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)) or not _by_chance(facts.flow.values.get(part, ())):
-            continue
-        if isinstance(part, cst.Call) and any(
-            isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in facts.flow.values.get(part.func, ())
-        ):
-            continue
-        for d in known.of(part, frame):
-            yield from _way(facts, known, d.node, d.frame, seen, d, depth - 1)
 
 
 def _is_broadcast(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Frame) -> bool:

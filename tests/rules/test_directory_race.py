@@ -97,8 +97,16 @@ def test_a_temporary_file_that_all_ranks_read_is_that_of_rank_0() -> None:
     assert "best = broadcast_value(os.path.join(folder, 'best.pt'))" in result.text
 
 
+def test_the_set_up_comes_before_the_name_of_a_run() -> None:
+    text = script(imports=TIME + "\nfolder = time.strftime('%H%M%S')", before="os.makedirs(folder)")
+    result = edited(text, "DDP101", CODE)
+    assert result.has("device = setup_distributed()\nfolder = broadcast_value(time.strftime('%H%M%S'))")
+    assert not result.left
+
+
 def test_a_name_made_before_the_set_up_is_left() -> None:
-    result = edited(script(imports=TIME + "\nfolder = time.strftime('%H%M%S')", before="os.makedirs(folder)"), CODE)
+    imports = TIME + "\nclass Config:\n    folder = time.strftime('%H%M%S')"
+    result = edited(script(imports=imports, before="os.makedirs(Config.folder)"), CODE)
     assert len(result.left) == 1
     assert "before the process group is set up" in result.left[0]
 

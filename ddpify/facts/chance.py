@@ -1,0 +1,74 @@
+"""A value in, whether time or chance made it out: then it is another one on each rank; and where that comes in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.facts.contents import origins
+from ddpify.facts.definitions import Definition, Definitions, definitions
+from ddpify.facts.externals import role_of
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.values import Ext, FromWorld, Value
+from ddpify.source import walk
+
+_CHANCE = re.compile(r"(time|datetime|uuid|tempfile|random|numpy\.random|secrets)\..*|os\.getpid")
+#: What all ranks do with a path.
+_USES = re.compile(r"os\.(makedirs|mkdir)|builtins\.open|torch\.load|logging\.FileHandler")
+
+
+def by_chance(value: Value) -> bool:
+    """Whether time or chance is in a value."""
+    return any(isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what) for o in origins(value))
+
+
+def named_chance(value: Value) -> str:
+    """The call that it comes from, by its qualified name."""
+    return next(
+        (o.what for o in sorted(origins(value), key=str) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), ""
+    )
+
+
+def ways_of_chance(
+    flow: Flow,
+    known: Definitions,
+    node: cst.CSTNode,
+    frame: Frame,
+    seen: set[int] | None = None,
+    by: Definition | None = None,
+    depth: int = 8,
+) -> Iterator[tuple[cst.CSTNode, Frame, Definition | None]]:
+    """The expressions that hold time or chance, from the use back to the call."""
+    seen = set() if seen is None else seen
+    if id(node) in seen or not depth:
+        return
+    seen.add(id(node))
+    yield node, frame, by
+    for part in walk(node):
+        if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)) or not by_chance(flow.values.get(part, ())):
+            continue
+        if isinstance(part, cst.Call) and any(
+            isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in flow.values.get(part.func, ())
+        ):
+            continue
+        for d in known.of(part, frame):
+            yield from ways_of_chance(flow, known, d.node, d.frame, seen, d, depth - 1)
+
+
+def dated_paths(flow: Flow) -> Iterator[Event]:
+    """Where names are bound to the paths of directories that are made, and of files that are opened, by chance."""
+    known = definitions(flow)
+    for event in flow.log.of("external", "method"):
+        node = event.node
+        path: cst.BaseExpression | None = None
+        if isinstance(node, cst.Call) and _USES.fullmatch(event.name) and node.args:
+            path = node.args[0].value
+        elif isinstance(node, cst.Call) and event.name == "mkdir" and isinstance(node.func, cst.Attribute):
+            path = node.func.value
+        if path is not None and by_chance(flow.values.get(path, ())):
+            for _, _, d in ways_of_chance(flow, known, path, event.frame):
+                if d is not None and d.event is not None:
+                    yield d.event
