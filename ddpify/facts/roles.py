@@ -198,6 +198,9 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
         for name, value in getattr(func.bound, "fields", {}).items():
             if value == (obj,):
                 return f"{me}.{name}"
+    for name, value in frame.scope.module.names.items() if within is None else ():
+        if value == (obj,) and frame.scope.holder(name) is frame.scope.module:
+            return name  # a global that another function reads
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -18,13 +18,14 @@ from ddpify.source import Source
 
 @dataclass(frozen=True, eq=False)
 class WrapPoint:
-    """`target` holds the module from `after` on; its first training forward comes later."""
+    """`target` holds the module from `after` on, or one of the `others`; its first training forward comes later."""
 
     module: Module
     target: str
     after: cst.CSTNode
     source: Source
     frame: Frame
+    others: tuple[Module, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +68,11 @@ def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPo
             continue
         key = (id(w.frame), w.target, id(first.frame), id(first.node))
         kept = places.get(key)
-        if not isinstance(kept, WrapPoint) or w.source.span(w.after).start > kept.source.span(kept.after).start:
+        if not isinstance(kept, WrapPoint):
             places[key] = w
+            continue
+        later = w if w.source.span(w.after).start > kept.source.span(kept.after).start else kept
+        places[key] = replace(later, module=kept.module, others=(*kept.others, w.module))
     return list(places.values())
 
 

@@ -15,7 +15,7 @@ from ddpify.facts.roles import EpochLoop, expression_for, loop_name
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import Ext, FromBatch, Iteration, Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 
 class MissingSetEpoch(Rule):
@@ -130,7 +130,7 @@ class MissingSetEpoch(Rule):
             variable = self.variable(facts, epoch, frame, edits)
             if variable is None:
                 continue
-            if at == 0 and isinstance(node, cst.For):
+            if at == 0 and isinstance(node, (cst.For, cst.While)):
                 place = first_statement(node)
                 made = self.made_inside(facts, epoch, node)
                 edits.append(InsertBefore(frame.source, made or place, (f"{loader}.sampler.set_epoch({variable})",)))
@@ -202,6 +202,8 @@ class MissingSetEpoch(Rule):
         node = epoch.loop.node
         if frame is not epoch.loop.frame:
             return loop_name(epoch, frame, facts.flow)
+        if isinstance(node, cst.While):
+            return counter(frame.source, node)
         if not isinstance(node, cst.For) or not counts(facts, node):
             return None
         target = node.target
@@ -259,6 +261,28 @@ def counts(facts: Facts, node: cst.For) -> bool:
             todo.extend(o for part in obj.of for o in part)
     called = facts.flow.values.get(node.iter.func, ()) if isinstance(node.iter, cst.Call) else ()
     return any(isinstance(o, Ext) and o.name.endswith("count") for o in called)
+
+
+def counter(source: Source, node: cst.While) -> str | None:
+    """`while epoch < epochs:` with `epoch += 1` once in each turn, which nothing else in the loop sets."""
+    written = [source.code(t) for n in walk(node.body) for t in _targets(n) if isinstance(t, (cst.Name, cst.Attribute))]
+    for line in node.body.body:
+        for stmt in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            match stmt:
+                case cst.AugAssign(target=target, operator=cst.AddAssign(), value=cst.Integer(value="1")):
+                    name = source.code(target)
+                    if written.count(name) == 1:
+                        return name
+    return None
+
+
+def _targets(node: cst.CSTNode) -> list[cst.CSTNode]:
+    match node:
+        case cst.AssignTarget(target=target) | cst.AugAssign(target=target) | cst.AnnAssign(target=target):
+            return list(walk(target))
+        case cst.For(target=target) | cst.NamedExpr(target=target):
+            return list(walk(target))
+    return []
 
 
 def first_statement(node: cst.For | cst.While) -> cst.CSTNode:

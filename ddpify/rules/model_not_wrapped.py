@@ -71,6 +71,29 @@ class ModelNotWrapped(Rule):
             """,
             gives=("net = DDP(net)",),
         ),
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            def make(path):
+                if os.path.exists(path):
+                    saved = torch.load(path, map_location="cpu")
+                    net = nn.Linear(4, saved["classes"])
+                    net.load_state_dict(saved["net"])
+                    return net, saved["epoch"]
+                return nn.Linear(4, 1), 0
+            net, start = make("last.pt")
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(start, 3):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=('net, start = make("last.pt")\nnet = DDP(net)',),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -111,6 +134,7 @@ class ModelNotWrapped(Rule):
     def outside(self, facts: Facts) -> Iterator[Finding]:
         """Parameters that an optimizer has and no wrapper: every rank would train its own."""
         inside = {root(w.module) for w in facts.wraps}
+        inside |= {root(m) for w in facts.wraps if isinstance(w, WrapPoint) for m in w.others}
         for optimizer in facts.roles.optimizers:
             source, node = optimizer.site.source, optimizer.site.node
             alone = next((m for m in optimizer.modules if certain(m) and root(m) not in inside), None)

@@ -1,0 +1,65 @@
+"""DDP302: set_epoch gets the epoch itself, so that a resumed run goes on with new orders."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import edited
+
+CODE = "DDP302"
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+start = int(sys.argv[1])
+
+
+def train_epoch():
+    for (x,) in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+{rest}
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "epoch = start\nwhile epoch < 9:\n    {here}\n    train_epoch()\n    epoch += 1",
+        "epoch = start\nwhile True:\n    {here}\n    epoch += 1\n    train_epoch()\n    if epoch > 9:\n        break",
+        "def fit():\n    for epoch in range(start, 9):\n        {here}\n        train_epoch()\n\nfit()",
+        (
+            "class Trainer:\n    def __init__(self):\n        self.epoch = start\n\n    def fit(self):\n"
+            "        while self.epoch < 9:\n            {here}\n            train_epoch()\n            self.epoch += 1\n\n"
+            "Trainer().fit()"
+        ),
+    ],
+)
+def test_the_absolute_epoch_is_used(loop: str) -> None:
+    name = "self.epoch" if "self.epoch" in loop else "epoch"
+    lines = [line for line in loop.split("\n") if "{here}" not in line]
+    result = edited(SCRIPT.format(rest="\n".join(lines)), CODE)
+    assert result.has(loop.format(here=f"loader.sampler.set_epoch({name})"))
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "left = 9\nwhile left:\n    train_epoch()\n    left -= 1",
+        "n = start\nwhile True:\n    train_epoch()\n    if n > 9:\n        n += 1",
+        "n = start\nwhile True:\n    train_epoch()\n    n += 1\n    if n > 9:\n        n = 0",
+        "def fit(loader):\n    while True:\n        train_epoch()\n\nfit(None)",
+    ],
+)
+def test_what_does_not_count_the_epochs_is_no_epoch(loop: str) -> None:
+    result = edited(SCRIPT.format(rest=loop), CODE)
+    assert "loader.sampler.set_epoch(loader.sampler.epoch + 1)" in result.text
