@@ -66,11 +66,15 @@ class Guards:
     def guard(self, source: Source, stmt: cst.CSTNode, effect: cst.CSTNode | None = None) -> Placed:
         """The edits for a statement that has no obstacle."""
         edits: list[Edit] = []
-        if id(stmt) not in self.done:
+        if id(stmt) not in self.done and effect is not stmt:
             for node in self.hoists(source, stmt, effect) or []:
                 edits.extend(self.take_out(source, stmt, node))
         self.done.add(id(stmt))
         return Placed(stmt, (*edits, Guard(source, stmt, f"if {self.is_main(source)}"), self.helper(source)))
+
+    def whole(self, source: Source, stmt: cst.CSTNode) -> Placed:
+        """A statement of which no rank but 0 needs any part."""
+        return self.guard(source, stmt, stmt)
 
     def take_out(self, source: Source, stmt: cst.CSTNode, node: cst.CSTNode) -> tuple[Edit, ...]:
         """`print(evaluate(...))`: every rank evaluates, before the guard."""

@@ -13,6 +13,7 @@ from ddpify.facts.writes import Write, find_writes
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import Placed, guards
 from ddpify.rules._handles import handles
+from ddpify.rules._listings import listing_of
 
 
 class UnguardedSave(Rule):
@@ -29,8 +30,8 @@ class UnguardedSave(Rule):
 
     ## Edit
     `if is_main_process():` around the smallest statement; a `with open(...)` block as a whole where it only
-    writes. A file that is kept in a variable is guarded wherever it is used. Where training goes on while the
-    file is open, the other ranks write to `os.devnull`.
+    writes, and a loop over old files with the listing that it goes by. A file that is kept in a variable is
+    guarded wherever it is used. Where training goes on while the file is open, the other ranks write to `os.devnull`.
     """
 
     code = "DDP401"
@@ -111,7 +112,10 @@ class UnguardedSave(Rule):
         else:
             result = guards(facts).obstacle(source, stmt, call.node)
             if not result and stmt is not None:
-                result = [guards(facts).guard(source, stmt, call.node)]
+                listing = listing_of(facts, source, stmt)
+                result = [guards(facts).whole(source, s) for s in listing] or [
+                    guards(facts).guard(source, stmt, call.node)
+                ]
         if isinstance(result, str):
             yield self.finding(
                 source,

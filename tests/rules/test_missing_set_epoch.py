@@ -39,7 +39,8 @@ def train_epoch():
         "def fit():\n    for epoch in range(start, 9):\n        {here}\n        train_epoch()\n\nfit()",
         (
             "class Trainer:\n    def __init__(self):\n        self.epoch = start\n\n    def fit(self):\n"
-            "        while self.epoch < 9:\n            {here}\n            train_epoch()\n            self.epoch += 1\n\n"
+            "        while self.epoch < 9:\n            {here}\n            train_epoch()\n"
+            "            self.epoch += 1\n\n"
             "Trainer().fit()"
         ),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -284,3 +285,33 @@ def test_lint_knows_tests_of_the_rank(code: str) -> None:
 @pytest.mark.parametrize("code", UNSAFE)
 def test_lint_reports_writes_on_all_ranks(code: str) -> None:
     assert len(linted(DDP + code, "DDP401")) == 1
+
+
+TIDIED = (
+    "kept = sorted(glob.glob('*.pt'), key=os.path.getmtime)\nfor old in kept[:-2]:\n    os.remove(old)",
+    "names = os.listdir('.')\nnames.sort()\nwhile len(names) > 3:\n    os.remove(names.pop(0))",
+    "old = f'{epoch - 3}.pt'\nif os.path.exists(old):\n    os.remove(old)",
+    "for path in sorted(Path('out').glob('*.pt'))[:-2]:\n    print('removed', path)\n    path.unlink()",
+)
+
+
+@pytest.mark.parametrize("lines", TIDIED)
+def test_rank_0_alone_lists_what_it_removes(lines: str) -> None:
+    """The other ranks would ask for the time of a file that is gone."""
+    result = edited(script(imports="import glob\nfrom pathlib import Path", inside=lines), "DDP401", "DDP402")
+    assert result.has("if is_main_process():\n" + indent(lines, "    "))
+
+
+@pytest.mark.parametrize(
+    ("lines", "guarded"),
+    [
+        (TIDIED[0] + "\ncount = len(kept)", "os.remove(old)"),
+        ("for old in sorted(os.listdir('.')):\n    loss = model(x)\n    os.remove(old)", "os.remove(old)"),
+        ("for old in ['a.pt', 'b.pt']:\n    os.remove(old)", "os.remove(old)"),
+        ("if not os.path.exists('a'):\n    os.makedirs('a')\n    torch.save(1, 'a/b.pt')", "torch.save(1, 'a/b.pt')"),
+        ("if os.path.exists('a'):\n    os.remove('a')\nelse:\n    epochs = 3", "os.remove('a')"),
+    ],
+)
+def test_what_other_ranks_need_is_not_under_the_guard(lines: str, guarded: str) -> None:
+    result = edited(script(imports="import glob", inside=lines), "DDP401")
+    assert result.guarded("train.py") == [f"if is_main_process(): {guarded}"]
