@@ -15,6 +15,7 @@ from ddpify.verify import verify
 from ddpify.verify.checks import Status, run_checks
 from tests.cases import CONVERTED, Case, conversion, convert_bytes, each, written
 from tests.ranks import Job, JobResult, run_batch
+from tests.relocated import Relocate, all_moved, in_class, on_self
 from tests.variants import renamed_files
 
 pytestmark = pytest.mark.torchrun
@@ -28,7 +29,19 @@ RENAMED = tuple(c for c in ALONE if c.name in ("language_model_methods", "platea
 #: STILL are both with every `shuffle=True` made False and a seed, so that they see the same samples in the same order
 ORIGINAL, ONE, TWO, THREE = "original", "one", "two", "three"
 STILL_ORIGINAL, STILL_PLAIN, STILL_RENAMED = "still_original", "still_plain", "still_renamed"
-WORLDS = {ONE: 1, TWO: 2, THREE: 3}
+#: the conversion, on two ranks, of the script with its parts elsewhere
+RELOCATED: dict[str, Relocate] = {"moved": all_moved, "class": in_class, "self": on_self}
+ELSEWHERE = tuple(
+    (case, who)
+    for case in ALONE
+    for who, names in (
+        ("moved", ("accelerator_flag_kwargs", "resume_checkpoint")),
+        ("class", ("crlf", "phases_dict")),
+        ("self", ("adversarial_two_networks", "engine_and_networks")),
+    )
+    if case.name in names
+)
+WORLDS = {ONE: 1, TWO: 2, THREE: 3, **dict.fromkeys(RELOCATED, 2)}
 
 
 def unshuffled(data: bytes) -> bytes:
@@ -48,9 +61,14 @@ def files_of(case: Case, who: str) -> dict[str, bytes]:
         files["before.py"] = seeded(files["before.py"])
     if who == STILL_RENAMED:
         files = {name: text.encode() for name, text in renamed_files({n: d.decode() for n, d in files.items()}).items()}
-    if who in WORLDS:
+    if who in (ONE, TWO, THREE):
         return files | written(conversion(case))
-    if who == STILL_PLAIN:
+    if who in RELOCATED:
+        source = conversion(case).source
+        other = RELOCATED[who](source.text)
+        assert other is not None
+        files |= {name: source.encode(text) for name, text in other.files.items()}
+    if who in (STILL_PLAIN, *RELOCATED):
         modules = dict(files)
         return files | written(convert_bytes(modules.pop("before.py"), modules))
     return files
@@ -98,7 +116,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """Every fixture alone, its conversion under plain python and on two ranks: torch is imported once."""
     whos = (ORIGINAL, STILL_ORIGINAL, STILL_PLAIN, TWO)
     wanted = [(case, who) for case in RUN for who in whos if who == TWO or not case.needs]
-    wanted += [(case, STILL_RENAMED) for case in RENAMED]
+    wanted += [(case, STILL_RENAMED) for case in RENAMED] + list(ELSEWHERE)
     return Runs(tmp_path_factory.mktemp("fixtures")).run(wanted)
 
 
@@ -245,7 +263,7 @@ def test_each_goes_on_from_the_files_of_the_other(case: Case, resumed: dict[tupl
     assert kinds(after.ranks[0].stdout, case) == kinds(before.ranks[0].stdout, case)
 
 
-# ---- the names of the variants -----------------------------------------------------------------------------
+# ---- the variants -----------------------------------------------------------------------------
 
 
 @each(RENAMED)
@@ -253,6 +271,18 @@ def test_a_renamed_script_does_the_same(case: Case, runs: Runs) -> None:
     """The renaming that test_metamorphic.py relies on changes no behaviour."""
     before, after = (runs.of(case, who).ranks[0].stdout for who in (STILL_ORIGINAL, STILL_RENAMED))
     assert _without_clocks(after) == _without_clocks(before)
+
+
+@pytest.mark.parametrize(("case", "who"), [pytest.param(c, w, id=f"{c.name}-{w}") for c, w in ELSEWHERE])
+def test_with_its_parts_elsewhere_it_does_the_same(case: Case, who: str, runs: Runs) -> None:
+    before, after = runs.of(case, TWO), runs.of(case, who)
+    check_properties(after)
+    assert held(after) == held(before)
+    assert list(dict.fromkeys(kinds(after.ranks[0].stdout, case))) == list(
+        dict.fromkeys(kinds(before.ranks[0].stdout, case))
+    )
+    assert after.ranks[1].stdout == ""
+    assert runs.files(case, who) == runs.files(case, TWO)
 
 
 # ---- real torchrun ------------------------------------------------------------------------------------------

@@ -305,38 +305,3 @@ def string_lines(source: Source) -> set[int]:
             span = source.span(node)
             found.update(range(span.line + 1, source.line_at(span.end) + 1))
     return found
-
-
-def in_function(text: str) -> str | None:
-    """The module-level code of a script moved into a function; None where it has a main guard already."""
-    source = parse(text)
-    if "__name__" in text:
-        return None
-    stay, moved = list[cst.CSTNode](), list[cst.CSTNode]()
-    for stmt in source.module.body:
-        first = stmt.body[0] if isinstance(stmt, cst.SimpleStatementLine) else stmt
-        doc = isinstance(first, cst.Expr) and isinstance(first.value, cst.SimpleString)
-        (
-            stay if doc or isinstance(first, (cst.Import, cst.ImportFrom, cst.FunctionDef, cst.ClassDef)) else moved
-        ).append(stmt)
-    inside = string_lines(source)
-    head, body = list[str](), list[str]()
-    lines = text.splitlines(keepends=True)
-    for stmt in source.module.body:
-        start, end = source.span(stmt).line, source.line_at(_last(source, stmt))
-        decorators = getattr(stmt, "decorators", ())
-        start = source.line(decorators[0]) if decorators else start
-        for number in range(start, end + 1):
-            line = lines[number - 1]
-            shift = source.module.default_indent if stmt in moved and line.strip() and number not in inside else ""
-            (body if stmt in moved else head).append(shift + line)
-    read = {n.value for s in stay for n in walk(s) if isinstance(n, cst.Name)}
-    targets = [t for s in moved for t in walk(s) if isinstance(t, (cst.AssignTarget, cst.For, cst.AnnAssign))]
-    bound = {n.value for t in targets for n in walk(t.target) if isinstance(n, cst.Name)}
-    shared = sorted(read & bound)
-    declared = f"{source.module.default_indent}global {', '.join(shared)}\n" if shared else ""
-    return "".join(head) + "\n\ndef whole_script():\n" + declared + "".join(body).rstrip() + "\n\n\nwhole_script()\n"
-
-
-def _last(source: Source, stmt: cst.CSTNode) -> int:
-    return max(source.span(n).end for n in walk(stmt) if not isinstance(n, (cst.IndentedBlock, cst.Module)))

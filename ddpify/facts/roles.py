@@ -205,18 +205,16 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
 
 
 def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:
-    """`dataloaders['train']`: an object that a dict with constant keys holds."""
+    """`dataloaders['train']`, `self.loaders['train']`: an object that a dict with constant keys holds."""
+    source = frame.source
     for node in walk(within):
-        if (
-            isinstance(node, cst.Name)
-            and not _is_part(frame.source, node)
-            and frame.scope.holder(node.value) is not None
-        ):
+        named = isinstance(node, cst.Name) and not _is_part(source, node) and frame.scope.holder(node.value) is not None
+        if named or (isinstance(node, cst.Attribute) and _is_plain(node)):
             for d in flow.values.get(node, ()):
                 key = next((k for k, v in d.items.items() if v == (obj,)), None) if isinstance(d, Dict) else None
                 if isinstance(key, str):
-                    quote = "'" if f"'{key}'" in frame.source.text else '"'
-                    return f"{node.value}[{quote}{key}{quote}]"
+                    quote = "'" if f"'{key}'" in source.text else '"'
+                    return f"{source.code(node)}[{quote}{key}{quote}]"
     return None
 
 

@@ -65,7 +65,7 @@ def find_setup(facts: Facts) -> SetUp | None:
         following = placed[0][1][depth + 1][0]
         if (
             following.func is None
-            or following.source is not facts.source
+            or not facts.editable(following.source)
             or not isinstance(following.node, cst.FunctionDef)
         ):
             break

@@ -102,6 +102,7 @@ def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapP
     binds = [e for e in binds if id(e.stmt) not in parallel] or binds
     if not binds:
         return NoWrapPoint(module, first.node, source, f"`{target}` is not assigned where ddpify could follow it")
+    frame = _declaring(binds, target, frame)
     prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(flow, e, module)]
     places = [(e.seq, s) for e in (*binds, *prepared) if (s := _stmt_in(e, frame)) is not None]
     bound = _stmt_in(binds[-1], frame)
@@ -121,6 +122,12 @@ def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapP
         if anchor is not stop:
             return WrapPoint(module, target, anchor, frame.source, frame)
     return NoWrapPoint(module, first.node, source, f"`{target}` is made and trained in one statement")
+
+
+def _declaring(binds: list[Event], name: str, holder: Frame) -> Frame:
+    """`global model` in main(): the function that binds the name of another scope, where no other does."""
+    frames = list(dict.fromkeys(e.frame for e in binds))
+    return frames[0] if len(frames) == 1 and name in frames[0].scope.outer else holder
 
 
 def _around(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:
