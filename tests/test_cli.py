@@ -564,23 +564,23 @@ device = torch.device("cuda:0")
 data = TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
 loader = DataLoader(data, batch_size=4, sampler=RandomSampler(data))
 held_out = DataLoader(data, batch_size=4)
-nets = [nn.Linear(4, 1).cuda()]
-optimizer = torch.optim.SGD(nets[0].parameters(), lr=0.1)
+nets = [[nn.Linear(4, 1).cuda()]]
+optimizer = torch.optim.SGD(nets[0][0].parameters(), lr=0.1)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 criterion = nn.MSELoss(reduction="sum")
 for epoch in range(2):
     for x, y in loader:
-        loss = criterion(nets[0](x), y)
+        loss = criterion(nets[0][0](x), y)
         loss.backward()
         optimizer.step()
     scheduler.step()
     total = 0.0
     with torch.no_grad():
         for x, y in held_out:
-            total += criterion(nets[0](x), y).item()
+            total += criterion(nets[0][0](x), y).item()
 """)
     said = " ".join(run("facts", train).stdout.split())
-    assert "no wrap point: `nets[0]` is kept in a list or dict" in said
+    assert "no wrap point: `nets[0]` is no model of a list or dict" in said
     assert "it has a sampler" in said
     assert "evaluation loaders: 8 DataLoader(data, batch_size=4) read at line 21; gradients are off there" in said
     assert "samplers: 7 RandomSampler(data)" in said
@@ -588,7 +588,7 @@ for epoch in range(2):
     assert 'device choices: 5 torch.device("cuda:0") torch.device of kind cuda, index 0' in said
     assert "9 nn.Linear(4, 1).cuda() moves to CUDA" in said
     assert "torch.nn.MSELoss: gives the sum over the batch" in said
-    assert "metric accumulators: 22 total += criterion(nets[0](x), y).item() collects a sum over" in said
+    assert "metric accumulators: 22 total += criterion(nets[0][0](x), y).item() collects a sum over" in said
     assert "over the loader at line 8" in said
 
 

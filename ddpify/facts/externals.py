@@ -36,7 +36,10 @@ _ROWS: tuple[tuple[str, str], ...] = (
         r"transformers\.(\w+\.)*(\w+ForSequenceClassification|\w+Model|\w+LMHeadModel)|torch\.compile",
         "module",
     ),
-    (r"torch\.optim\.swa_utils\.AveragedModel|torch\.jit\.(script|trace)", "copy-module"),
+    (
+        r"torch\.optim\.swa_utils\.AveragedModel|torch\.jit\.(script|trace)|timm\.utils\.(\w+\.)?ModelEma\w*|ema_pytorch\.\w*EMA",
+        "copy-module",
+    ),
     (
         r"torch\.optim\.lr_scheduler\.\w+|transformers\.(\w+\.)*get_\w*schedule\w*|torch\.optim\.swa_utils\.SWALR",
         "scheduler",

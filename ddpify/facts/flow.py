@@ -9,15 +9,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 
 from ddpify.facts.contents import join
 from ddpify.facts.frames import Frame, Scope
 from ddpify.facts.paths import Paths
-from ddpify.facts.values import UNKNOWN, Class, Const, Func, Mode, Module, Thing, Value, Wrapped
+from ddpify.facts.values import (
+    UNKNOWN,
+    Class,
+    Const,
+    Dict,
+    Func,
+    Mode,
+    Module,
+    Obj,
+    Seq,
+    Thing,
+    Value,
+    Wrapped,
+)
 from ddpify.project import Project
 from ddpify.source import Source
+
+
+@dataclass(frozen=True, eq=False)
+class _Wrap:
+    """A variable that the plan wraps behind a statement."""
+
+    target: cst.BaseExpression
+    stmt: cst.CSTNode
+    frame: Frame
 
 
 class Flow(Paths):
@@ -30,7 +53,6 @@ class Flow(Paths):
         self, project: Project, *, inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None
     ) -> None:
         super().__init__(project)
-        #: statements of the script -> the variables that the plan will wrap behind them
         self.inserted = inserted or {}
 
     def run(self) -> Flow:
@@ -46,13 +68,34 @@ class Flow(Paths):
         """`model = DDP(model)`, as the plan will put it behind this statement."""
         for target in self.inserted.get(stmt, ()):
             held = self.expr(target, frame)
-            known = (o.module if isinstance(o, Thing) else o for o in held if isinstance(o, (Module, Thing)))
-            inner = tuple(m for m in known if m is not None)
-            if inner:
-                rest = tuple(o for o in held if not isinstance(o, (Module, Thing)))
-                wrapped = self.made(target, frame, Wrapped(self.site(stmt, frame), module=inner))
-                self.event("new", stmt, frame, wrapped[0], "torch.nn.parallel.DistributedDataParallel")
-                self.bind(target, (*wrapped, *rest), frame)
+            wrapped = self.wrapped(held, _Wrap(target, stmt, frame))
+            if wrapped != held:
+                self.bind(target, wrapped, frame)
+
+    def wrapped(self, value: Value, at: _Wrap, key: str | None = None) -> Value:
+        """`DDP(model)`; of a list or dict of models, a new one with each in a wrapper of its own."""
+        known = (o.module if isinstance(o, Thing) else o for o in value if isinstance(o, (Module, Thing)))
+        inner = tuple(m for m in known if m is not None)
+        rest = tuple(o for o in value if not inner or not isinstance(o, (Module, Thing)))
+        if key is None:
+            rest = tuple(self.each_wrapped(o, at) if isinstance(o, (Seq, Dict)) else o for o in rest)
+        if not inner:
+            return rest
+        made = self.made(at.target, at.frame, Wrapped(self.site(at.stmt, at.frame), module=inner), f"Wrapped {key}")
+        self.event("new", at.stmt, at.frame, made[0], "torch.nn.parallel.DistributedDataParallel")
+        return (*made, *rest)
+
+    def each_wrapped(self, obj: Seq | Dict, at: _Wrap) -> Obj:
+        """`[DDP(net) for net in nets]`"""
+        joined = self.wrapped(obj.joined, at, "joined")
+        if isinstance(obj, Seq):
+            parts = [self.wrapped(e, at, str(i)) for i, e in enumerate(obj.elements or ())]
+            made: Obj = Seq(obj.site, elements=parts if obj.elements is not None else None, joined=joined)
+        else:
+            items = {k: self.wrapped(v, at, repr(k)) for k, v in obj.items.items()}
+            made = Dict(obj.site, {}, items, joined, set(obj.maybe), obj.closed)
+        (kept,) = self.made(at.target, at.frame, made)
+        return kept
 
     def run_uncalled(self, source: Source) -> None:
         """Functions that nothing calls (in lint, a file is often a library) are roots with unknown arguments."""

@@ -20,8 +20,10 @@ class Networks(Builtins):
     ) -> Value:
         first = self.first(given, named, "module", "model")
         inner = [o for o in first if isinstance(o, (Module, Wrapped))]
-        if role == "copy" and inner and isinstance(inner[0], Module):
-            return self.made(node, frame, _copy(inner[0], self.site(node, frame)))
+        if role == "copy" and inner and (isinstance(inner[0], Module) or self.inserted):
+            # of what will be wrapped, the plan copies the module: copy.deepcopy(model.module)
+            copied = modules(tuple(inner))
+            return self.made(node, frame, _copy(copied[0], self.site(node, frame))) if copied else first
         if role in ("same-module", "copy") or (role == "copy-module" and not inner):
             return first or UNKNOWN
         if role == "dataparallel":

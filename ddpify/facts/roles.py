@@ -105,11 +105,12 @@ def find_roles(flow: Flow) -> Roles:
 def sorted_origins(value: Value) -> list[object]:
     """Origins in a stable order (they are kept in sets): by the place that they name."""
 
-    def key(origin: object) -> tuple[str, int]:
+    def key(origin: object) -> tuple[str, int, int]:
         site = getattr(getattr(origin, "loader", None) or getattr(origin, "module", None), "site", None)
-        return type(origin).__name__, site.source.span(
-            site.node
-        ).start if site is not None and site.node in site.source.parents else 0
+        if site is None:
+            return type(origin).__name__, 0, 0
+        known = site.node in site.source.parents
+        return type(origin).__name__, site.source.span(site.node).start if known else 0, site.frame.number
 
     return sorted(origins(value), key=key)
 

@@ -58,11 +58,10 @@ def is_noisy(facts: Facts) -> str:
         if mentions(module, NOISE):
             return "the model draws random numbers (dropout or noise)"
     names = ("randn", "rand", "randint", "normal", "bernoulli", "randn_like", "rand_like", "randperm")
+    training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
     for e in facts.flow.log.of("external"):
-        inside = any(
-            root_loop.node in {lp.node for b in facts.roles.backwards for lp in b.loops} for root_loop in e.loops
-        )
-        if inside and role_of(e.name) == "random" and e.name.rsplit(".", 1)[-1] in names:
+        draws = role_of(e.name) == "random" and e.name.rsplit(".", 1)[-1] in names
+        if draws and any(lp.node in training for loops in e.all_loops() for lp in loops):
             return "the training loop draws random numbers"
     for loader in facts.roles.training_loaders:
         why = _augments(facts, loader.dataset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
@@ -17,6 +17,9 @@ Given = tuple[cst.BaseExpression | None, Value]
 
 class State:
     """What the evaluator keeps while it runs a script; the classes that extend it each evaluate one kind of thing."""
+
+    #: statements of the script -> the variables that the plan will wrap behind them
+    inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] = {}
 
     def __init__(self, project: Project, *, uncalled: bool = True, budget: int = 600_000) -> None:
         self.project = project

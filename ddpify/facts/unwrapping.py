@@ -12,7 +12,7 @@ from ddpify.facts.definitions import argument_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
-from ddpify.facts.values import Module, Wrapped
+from ddpify.facts.values import Ext, Module, Wrapped
 from ddpify.source import Source
 
 if TYPE_CHECKING:
@@ -92,10 +92,26 @@ def find_raw(facts: Facts) -> list[Raw]:
         ):
             if e.name in ("builtins.hasattr", "builtins.isinstance") and constants(flow.values.get(e.node, ())):
                 continue  # model.module if hasattr(model, "module") else model: right for the wrapper as it stands
+            if e.name == "builtins.isinstance" and not _asks_for_class(facts, e.node):
+                continue
             for arg in e.node.args:
                 for node in _wrappers_in(facts, arg.value):
                     want(e, node, "handed over", e.name)
     return list(found.values())
+
+
+def _asks_for_class(facts: Facts, call: cst.Call) -> bool:
+    """`isinstance(model, Net)`; of `list`, `nn.Module` or `DDP` the wrapper is asked as it stands."""
+    of = call.args[1].value if len(call.args) == 2 else None
+    if isinstance(of, (cst.Tuple, cst.List)):
+        asked = [o for e in of.elements for o in facts.after.values.get(e.value, ())]
+    else:
+        asked = [*facts.after.values.get(of, ())] if of is not None else []
+    names = [o.name for o in asked if isinstance(o, Ext)]
+    return len(names) < len(asked) or any(
+        not n.startswith("builtins.") and not n.endswith((".Module", "DataParallel", "DistributedDataParallel"))
+        for n in names
+    )
 
 
 def _callee(call: cst.Call) -> cst.BaseExpression:
@@ -111,7 +127,9 @@ def _wrappers_in(facts: Facts, node: cst.BaseExpression) -> list[cst.BaseExpress
     todo: list[cst.CSTNode] = [node]
     while todo:
         top = todo.pop()
-        if isinstance(top, (cst.Name, cst.Attribute)) and any(isinstance(o, Wrapped) for o in values.get(top, ())):
+        if isinstance(top, (cst.Name, cst.Attribute, cst.Subscript)) and any(
+            isinstance(o, Wrapped) for o in values.get(top, ())
+        ):
             found.append(top)
         elif isinstance(top, (cst.Dict, cst.List, cst.Tuple)):
             todo.extend(e.value for e in top.elements)

@@ -6,26 +6,33 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from ddpify.facts.cells import Cell, find_cell, holders, members
 from ddpify.facts.contents import modules
+from ddpify.facts.externals import role_of
 from ddpify.facts.flow import Flow
-from ddpify.facts.frames import Event, Frame, Scope
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Class, Const, Instance, Method, Module, Obj, Parameters, Thing, Wrapped
+from ddpify.facts.values import Class, Const, Method, Module, Obj, Parameters, Thing, Wrapped
 from ddpify.source import Source
 
 
 @dataclass(frozen=True, eq=False)
 class WrapPoint:
-    """`target` holds the module from `after` on, or one of the `others`; its first training forward comes later."""
+    """`target` holds the module from `after` on; its first training forward comes later."""
 
     module: Module
     target: str
     after: cst.CSTNode
     source: Source
     frame: Frame
-    others: tuple[Module, ...] = ()
+    #: `target` holds a list, tuple or dict of models, all of which are trained
+    shape: str = ""
+    #: the names that the script gives to an element (of a dict: to key and value)
+    each: tuple[str, ...] = ()
+    #: all that `target` may hold when it is wrapped
+    modules: tuple[Module, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +62,7 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
         ]
         if forwards:
             first = min(forwards, key=lambda e: e.seq)
-            found.append((_wrap_point(flow, module, first), first))
+            found.append((_Search(flow, roles, module, first).point(), first))
     return _one_each(found)
 
 
@@ -66,62 +73,95 @@ def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPo
         if isinstance(w, NoWrapPoint):
             places[w] = w
             continue
-        key = (id(w.frame), w.target, id(first.frame), id(first.node))
+        key = (id(w.frame), w.target, w.shape or (id(first.frame), id(first.node)))
         kept = places.get(key)
         if not isinstance(kept, WrapPoint):
             places[key] = w
             continue
-        later = w if w.source.span(w.after).start > kept.source.span(kept.after).start else kept
-        places[key] = replace(later, module=kept.module, others=(*kept.others, w.module))
+        held = tuple(dict.fromkeys((*kept.modules, *w.modules)))
+        later = w.source.span(w.after).start > kept.source.span(kept.after).start
+        places[key] = replace(w if later else kept, module=kept.module, modules=held)
     return list(places.values())
 
 
-def _wrap_point(flow: Flow, module: Module, first: Event) -> WrapPoint | NoWrapPoint:
-    source = first.frame.source
-    assert isinstance(first.node, cst.Call)
-    func = first.node.func
-    inside = (
-        [m for m in modules((first.obj,)) if m is not module and m is not module.inner] if first.obj is not None else []
-    )
-    if isinstance(func, cst.Attribute) and func.attr.value in ("forward", "__call__"):
-        func = func.value
-    elif inside and root(inside[0]) is module and inside[0].inner is not module:
-        return NoWrapPoint(
-            module,
-            first.node,
-            source,
-            f"`{source.code(func)}` trains a part of the model by itself, not the model's forward",
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """The search for the place where one module is wrapped, before its first training forward."""
+
+    flow: Flow
+    roles: Roles
+    module: Module
+    first: Event
+
+    def none(self, reason: str) -> NoWrapPoint:
+        return NoWrapPoint(self.module, self.first.node, self.first.frame.source, reason)
+
+    def point(self) -> WrapPoint | NoWrapPoint:
+        first, module = self.first, self.module
+        source = first.frame.source
+        assert isinstance(first.node, cst.Call)
+        func = first.node.func
+        inside = (
+            [m for m in modules((first.obj,)) if m is not module and m is not module.inner]
+            if first.obj is not None
+            else []
         )
-    cell = _cell(flow, func, first)
-    if isinstance(cell, str):
-        return NoWrapPoint(module, first.node, source, cell)
-    frame, target, binds = cell
-    binds = [e for e in binds if e.seq < first.seq and module in [root(m) for m in modules(e.value)]]
-    parallel = {id(e.stmt) for e in flow.log.of("dataparallel")}
-    # model = nn.DataParallel(model) is taken out: nothing can stand behind it
-    binds = [e for e in binds if id(e.stmt) not in parallel] or binds
-    if not binds:
-        return NoWrapPoint(module, first.node, source, f"`{target}` is not assigned where ddpify could follow it")
-    frame = _declaring(binds, target, frame)
-    prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(flow, e, module)]
-    places = [(e.seq, s) for e in (*binds, *prepared) if (s := _stmt_in(e, frame)) is not None]
-    bound = _stmt_in(binds[-1], frame)
-    if bound is None:
-        return NoWrapPoint(
-            module, first.node, source, f"`{target}` is assigned in another function than the one that prepares it"
-        )
-    use = _stmt_in(first, frame)
-    block = common_block(frame.source, [bound, use] if use is not None else [bound])
-    if block is None:
-        return NoWrapPoint(module, first.node, source, f"no place for the wrap of `{target}` was found")
-    stop = in_block(frame.source, use, block) if use is not None else None
-    for _, stmt in sorted(places, key=lambda p: p[0], reverse=True):
-        if common_block(frame.source, [stmt, bound]) is None or block not in _around(frame.source, stmt):
-            continue
-        anchor = in_block(frame.source, stmt, block)
-        if anchor is not stop:
-            return WrapPoint(module, target, anchor, frame.source, frame)
-    return NoWrapPoint(module, first.node, source, f"`{target}` is made and trained in one statement")
+        if isinstance(func, cst.Attribute) and func.attr.value in ("forward", "__call__"):
+            func = func.value
+        elif inside and root(inside[0]) is module and inside[0].inner is not module:
+            return self.none(f"`{source.code(func)}` trains a part of the model by itself, not the model's forward")
+        cell = find_cell(self.flow, func, first, module)
+        if isinstance(cell, str):
+            return self.none(cell)
+        found = self.place(cell)
+        return self.whole(found, cell) if isinstance(found, WrapPoint) and cell.shape else found
+
+    def place(self, cell: Cell) -> WrapPoint | NoWrapPoint:
+        """The statement behind which the model stands in its cell, ready to be wrapped."""
+        flow, first, target = self.flow, self.first, cell.target
+        binds = [e for e in cell.binds if e.seq < first.seq and self.puts(e)]
+        parallel = {id(e.stmt) for e in flow.log.of("dataparallel")}
+        # model = nn.DataParallel(model) is taken out: nothing can stand behind it
+        binds = sorted([e for e in binds if id(e.stmt) not in parallel] or binds, key=lambda e: e.seq)
+        if not binds:
+            return self.none(f"`{target}` is not assigned where ddpify could follow it")
+        frame = _declaring(binds, target, cell.frame)
+        prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(flow, e, self.module)]
+        places = [(e.seq, s) for e in (*binds, *prepared) if (s := _stmt_in(e, frame)) is not None]
+        bound = _stmt_in(binds[-1], frame)
+        if bound is None:
+            return self.none(f"`{target}` is assigned in another function than the one that prepares it")
+        use = _stmt_in(first, frame)
+        block = common_block(frame.source, [bound, use] if use is not None else [bound])
+        if block is None:
+            return self.none(f"no place for the wrap of `{target}` was found")
+        stop = in_block(frame.source, use, block) if use is not None else None
+        for _, stmt in sorted(places, key=lambda p: p[0], reverse=True):
+            if common_block(frame.source, [stmt, bound]) is None or block not in _around(frame.source, stmt):
+                continue
+            anchor = in_block(frame.source, stmt, block)
+            if anchor is not stop:
+                return WrapPoint(self.module, target, anchor, frame.source, frame, modules=(self.module,))
+        return self.none(f"`{target}` is made and trained in one statement")
+
+    def puts(self, event: Event) -> bool:
+        """Whether an event puts the module into its cell, by itself or in a list or dict."""
+        values = (event.value, *event.extra.values())
+        return any(self.module in map(root, modules(v)) or holders(v, self.module) for v in values)
+
+    def whole(self, made: WrapPoint, cell: Cell) -> WrapPoint | NoWrapPoint:
+        """`nets = [DDP(net) for net in nets]`, where all of them are trained; else the trained ones, each."""
+        held = [(key, m) for o in cell.of for key, value in members(o) for m in map(root, modules(value))]
+        if all(m in self.roles.trained for _, m in held):
+            return replace(made, shape=cell.shape, each=cell.each, modules=tuple(m for _, m in held))
+        keys = [key for key, m in held if m is self.module]
+        if cell.shape == "tuple" or len(keys) != 1 or not isinstance(keys[0], (int, str)):
+            return self.none(f"`{cell.target}` holds models that are trained and others that are not")
+        return replace(made, target=f"{cell.target}[{_key(keys[0])}]")
+
+
+def _key(key: int | str) -> str:
+    return f'"{key}"' if isinstance(key, str) and repr(key) == f"'{key}'" else repr(key)
 
 
 def _declaring(binds: list[Event], name: str, holder: Frame) -> Frame:
@@ -132,55 +172,6 @@ def _declaring(binds: list[Event], name: str, holder: Frame) -> Frame:
 
 def _around(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:
     return list(source.ancestors(stmt))
-
-
-def _cell(flow: Flow, node: cst.BaseExpression, event: Event) -> tuple[Frame, str, list[Event]] | str:
-    """The variable or attribute that the forward's callee comes from, parameters followed to the caller."""
-    frame, chain = event.frame, list(next(event.frame.chains(1), ()))
-    while True:
-        if isinstance(node, cst.Name):
-            name = node.value
-            if name in frame.arguments and name not in frame.assigned:
-                argument = frame.arguments[name]
-                if argument is None or not chain:
-                    return f"the model reaches `{name}` through *args or **kwargs"
-                frame, node = chain.pop().frame, argument
-                continue
-            return _variable(flow, frame, name)
-        if isinstance(node, cst.Attribute):
-            holders = [o for o in flow.values.get(node.value, ()) if isinstance(o, Instance)]
-            name = node.attr.value
-            events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
-            if holders and events:
-                return events[-1].frame, frame.source.code(events[-1].node), events
-            sets = [
-                e
-                for e in flow.log.of("set")
-                if e.name == name
-                and isinstance(e.node, cst.Attribute)
-                and frame.source.code(e.node) == frame.source.code(node)
-            ]
-            if sets:
-                return sets[-1].frame, frame.source.code(node), sets
-            return f"`{frame.source.code(node)}` is an attribute of something that ddpify could not follow"
-        if isinstance(node, cst.Subscript):
-            return f"`{frame.source.code(node)}` is kept in a list or dict, which this version does not wrap"
-        return f"`{frame.source.code(node)}` is no plain variable"
-
-
-def _variable(flow: Flow, frame: Frame, name: str) -> tuple[Frame, str, list[Event]] | str:
-    holder: Scope | None = frame.scope.holder(name)
-    owner = next((f for f in flow.frames if f.scope is holder), None)
-    if holder is None or owner is None:
-        return f"`{name}` is not assigned where ddpify could follow it"
-    if owner.source is not frame.source and owner.func is None:
-        return f"`{name}` is a global of another file ({owner.source.path.name})"
-    binds = [
-        e
-        for e in flow.log.of("bind")
-        if e.name == name and (e.frame.scope is holder or e.frame.scope.outer.get(name) is holder)
-    ]
-    return owner, name, binds
 
 
 def _prepares(flow: Flow, event: Event, module: Module) -> bool:
@@ -195,15 +186,22 @@ def _prepares(flow: Flow, event: Event, module: Module) -> bool:
     if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
         return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
     if event.kind == "external" and event.name.startswith("torch.nn.init."):
-        return any(isinstance(o, Parameters) and module in map(root, o.modules) for o in event.value)
+        drawn = [m for o in event.value for m in (o.modules if isinstance(o, Parameters) else (_owner(o),)) if m]
+        return module in map(root, drawn)  # nn.init.zeros_(model.fc.bias)
     if event.kind == "method" and event.name in PREPARES and event.obj is not None:
         return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
     if event.kind == "external" or (
         event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None
     ):
+        if event.kind == "external" and _copies(event.name):
+            return False  # EMA(model): the copy is made of what every rank holds alike once the model is wrapped
         given = [*event.extra.values()]
         return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
     return False
+
+
+def _copies(name: str) -> bool:
+    return role_of(name) in ("copy", "copy-module") and not name.startswith("torch.jit.")
 
 
 def _owner(obj: Obj | None) -> Module | None:

@@ -29,6 +29,9 @@ class ModelNotWrapped(Rule):
     ## Edit
     `model = DDP(model, ...)` stands after the last `.to()`, `.cuda()`, `load_state_dict()` or `apply()` that runs
     before the first training forward. The optimizer keeps the parameters that it has: the wrapper shares them.
+    Models in a list or dict are wrapped there: `nets = [DDP(net) for net in nets]`, `nets["gen"] = DDP(nets["gen"])`.
+    An average of the weights (`copy.deepcopy`, AveragedModel) is made behind the wrap, of `model.module`: then all
+    ranks begin with the same one.
 
     ## When not
     Frozen networks and losses without parameters are left alone: DDP refuses a module that has nothing to train.
@@ -58,21 +61,6 @@ class ModelNotWrapped(Rule):
     converts = (
         Converts(
             """
-            import torch
-            from torch import nn
-            from torch.utils.data import DataLoader, TensorDataset
-            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
-            net = nn.Linear(4, 1)
-            net.load_state_dict(torch.load("start.pt"))
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for (x,) in loader:
-                net(x).mean().backward()
-                optimizer.step()
-            """,
-            gives=("net = DDP(net)",),
-        ),
-        Converts(
-            """
             import os
             import torch
             from torch import nn
@@ -93,6 +81,55 @@ class ModelNotWrapped(Rule):
                     optimizer.step()
             """,
             gives=('net, start = make("last.pt")\nnet = DDP(net)',),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            net.load_state_dict(torch.load("start.pt"))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("net = DDP(net)",),
+        ),
+        Converts(
+            """
+            import copy
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            nets = (nn.Linear(4, 1), nn.Linear(4, 2))
+            mean = copy.deepcopy(nets[0])
+            steps = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+            for (x,) in loader:
+                for step, net in zip(steps, nets):
+                    net(x).mean().backward()
+                    step.step()
+            """,
+            gives=("nets = tuple(DDP(net) for net in nets)", "mean = copy.deepcopy(nets[0].module)"),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            nets = {"one": nn.Linear(4, 1), "two": nn.Linear(4, 2)}
+            for net in nets.values():
+                nn.init.zeros_(net.weight)
+            steps = {key: torch.optim.SGD(net.parameters(), lr=0.1) for key, net in nets.items()}
+            for (x,) in loader:
+                for key, net in nets.items():
+                    net(x).mean().backward()
+                    steps[key].step()
+            """,
+            gives=("nn.init.zeros_(net.weight)", "nets = {key: DDP(net) for key, net in nets.items()}"),
         ),
     )
 
@@ -115,13 +152,11 @@ class ModelNotWrapped(Rule):
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
                 ids = self.device_ids(facts, w)
-                edit = InsertAfter(
-                    w.source, w.after, (f"{w.target} = {facts.names_of(w.source)['DDP']}({w.target}{ids})",)
-                )
+                edit = InsertAfter(w.source, w.after, (wrap_statement(w, facts.names_of(w.source)["DDP"], ids),))
                 yield self.finding(
                     w.source,
                     w.after,
-                    f"`{w.target}` is wrapped",
+                    f"`{w.target}` is wrapped" if not w.shape else f"every model in `{w.target}` is wrapped",
                     edit,
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward",
@@ -133,8 +168,7 @@ class ModelNotWrapped(Rule):
 
     def outside(self, facts: Facts) -> Iterator[Finding]:
         """Parameters that an optimizer has and no wrapper: every rank would train its own."""
-        inside = {root(w.module) for w in facts.wraps}
-        inside |= {root(m) for w in facts.wraps if isinstance(w, WrapPoint) for m in w.others}
+        inside = {root(m) for w in facts.wraps for m in (w.modules if isinstance(w, WrapPoint) else (w.module,))}
         for optimizer in facts.roles.optimizers:
             source, node = optimizer.site.source, optimizer.site.node
             alone = next((m for m in optimizer.modules if certain(m) and root(m) not in inside), None)
@@ -194,6 +228,18 @@ class ModelNotWrapped(Rule):
         if setup.device.form == "index":
             return f", device_ids=[{name}] if {torch}.cuda.is_available() else None"
         return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
+
+
+def wrap_statement(w: WrapPoint, ddp: str, ids: str) -> str:
+    """`model = DDP(model)`; of a list, tuple or dict of models, a new one."""
+    if not w.shape:
+        return f"{w.target} = {ddp}({w.target}{ids})"
+    name = w.each[-1]
+    if w.shape == "dict":
+        key = w.each[0] if len(w.each) > 1 else "name" if name != "name" else "key"
+        return f"{w.target} = {{{key}: {ddp}({name}{ids}) for {key}, {name} in {w.target}.items()}}"
+    every = f"{ddp}({name}{ids}) for {name} in {w.target}"
+    return f"{w.target} = [{every}]" if w.shape == "list" else f"{w.target} = tuple({every})"
 
 
 def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:

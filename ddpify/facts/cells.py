@@ -1,0 +1,189 @@
+"""A forward's callee in, the variable, attribute or container that holds its model out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import libcst as cst
+
+from ddpify.facts.contents import modules
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Event, Frame, Scope
+from ddpify.facts.roles import root
+from ddpify.facts.values import Dict, Instance, Module, Obj, Seq, Value
+from ddpify.source import Source, walk
+
+#: Methods that put something into a list, set or dict.
+_FILLS = frozenset({"append", "appendleft", "insert", "extend", "update", "setdefault", "add"})
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What holds a model, as the code of `frame` names it, with the events that put something there."""
+
+    frame: Frame
+    target: str
+    binds: list[Event]
+    #: the lists or dicts that `target` holds, where every model in them is meant: list, tuple or dict
+    of: tuple[Seq | Dict, ...] = ()
+    shape: str = ""
+    #: the names that the loop over the container gives to its elements
+    each: tuple[str, ...] = ()
+
+
+def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module) -> Cell | str:
+    """The variable, attribute or container that a callee comes from, parameters followed to the caller."""
+    frame, chain = event.frame, list(next(event.frame.chains(1), ()))
+    while True:
+        if isinstance(node, cst.Name):
+            name = node.value
+            if name in frame.arguments and name not in frame.assigned:
+                argument = frame.arguments[name]
+                if argument is None or not chain:
+                    return f"the model reaches `{name}` through *args or **kwargs"
+                frame, node = chain.pop().frame, argument
+                continue
+            loop = _comprehension(frame.source, node)
+            if loop is not None:
+                return _container(flow, loop.iter, loop.target, _At(frame, event, module), name)
+            return _variable(flow, name, _At(frame, event, module))
+        if isinstance(node, cst.Attribute):
+            return _attribute(flow, node, frame)
+        if isinstance(node, cst.Subscript):
+            return _item(flow, node, _At(frame, event, module))
+        return f"`{frame.source.code(node)}` is no plain variable"
+
+
+@dataclass(frozen=True, eq=False)
+class _At:
+    """A use of a model: the frame in which it is looked for, the forward, the model."""
+
+    frame: Frame
+    event: Event
+    module: Module
+
+
+def _attribute(flow: Flow, node: cst.Attribute, frame: Frame) -> Cell | str:
+    holders = [o for o in flow.values.get(node.value, ()) if isinstance(o, Instance)]
+    name = node.attr.value
+    events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
+    if holders and events:
+        return Cell(events[-1].frame, events[-1].frame.source.code(events[-1].node), events)
+    code = frame.source.code(node)
+    sets = [
+        e
+        for e in flow.log.of("set")
+        if e.name == name and isinstance(e.node, cst.Attribute) and frame.source.code(e.node) == code
+    ]
+    if sets:
+        return Cell(sets[-1].frame, code, sets)
+    return f"`{code}` is an attribute of something that ddpify could not follow"
+
+
+def _variable(flow: Flow, name: str, at: _At) -> Cell | str:
+    holder: Scope | None = at.frame.scope.holder(name)
+    owner = next((f for f in flow.frames if f.scope is holder), None)
+    if holder is None or owner is None:
+        return f"`{name}` is not assigned where ddpify could follow it"
+    if owner.source is not at.frame.source and owner.func is None:
+        return f"`{name}` is a global of another file ({owner.source.path.name})"
+    binds = [
+        e
+        for e in flow.log.of("bind")
+        if e.name == name and (e.frame.scope is holder or e.frame.scope.outer.get(name) is holder)
+    ]
+    last = next((e for e in reversed(binds) if e.seq < at.event.seq and at.module in _roots(e.value)), None)
+    if last is not None and isinstance(last.stmt, cst.For) and last.node in list(walk(last.stmt.target)):
+        # for net, optimizer in zip(nets, optimizers):
+        return _container(flow, last.stmt.iter, last.stmt.target, replace(at, frame=last.frame), name)
+    return Cell(owner, name, binds)
+
+
+def _roots(value: Value) -> list[Module]:
+    return [root(m) for m in modules(value)]
+
+
+def _comprehension(source: Source, name: cst.Name) -> cst.CompFor | None:
+    """`[m(x) for m in models]`: the part of a comprehension that binds a name."""
+    for above in source.ancestors(name):
+        part = getattr(above, "for_in", None)
+        while isinstance(part, cst.CompFor):
+            if any(isinstance(n, cst.Name) and n.value == name.value for n in walk(part.target)):
+                return part
+            part = part.inner_for_in
+        if isinstance(above, cst.BaseStatement):
+            return None
+    return None
+
+
+# -- lists and dicts -----------------------------------------------------------------------------------------------
+
+
+def _container(flow: Flow, over: cst.BaseExpression, target: cst.CSTNode, at: _At, name: str) -> Cell | str:
+    """The list or dict that a loop over `over` takes a model from."""
+    for node in walk(over):
+        if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
+            held = holders(flow.values.get(node, ()), at.module)
+            if held:
+                names = tuple(n.value for n in walk(target) if isinstance(n, cst.Name))
+                each = names if isinstance(held[0], Dict) and len(names) == 2 and names[1] == name else (name,)
+                return _whole(flow, node, held, at, each)
+    return f"`{name}` comes out of `{at.frame.source.code(over)}`, in which no list or dict of models was found"
+
+
+def _whole(flow: Flow, node: cst.BaseExpression, held: list[Seq | Dict], at: _At, each: tuple[str, ...]) -> Cell | str:
+    if len(held) > 1:
+        return f"`{at.frame.source.code(node)}` is one list or dict of models here and another there"
+    cell = _holder(flow, node, at)
+    if isinstance(cell, str):
+        return cell
+    if cell.of or cell.target.endswith("]"):
+        return f"`{at.frame.source.code(node)}` is a list or dict of models inside another"
+    kind = "dict" if isinstance(held[0], Dict) else "tuple" if isinstance(held[0].site.node, cst.Tuple) else "list"
+    return replace(cell, of=tuple(held), shape=kind, each=each, binds=[*cell.binds, *_fills(flow, held[0])])
+
+
+def _holder(flow: Flow, node: cst.BaseExpression, at: _At) -> Cell | str:
+    """The variable or attribute that holds a container."""
+    return find_cell(flow, node, replace(at.event, frame=at.frame), at.module)
+
+
+def _item(flow: Flow, node: cst.Subscript, at: _At) -> Cell | str:
+    """`models["G"]`: one place of a container; with another index than a literal, all of them."""
+    held = holders(flow.values.get(node.value, ()), at.module)
+    code = at.frame.source.code(node)
+    if not held:
+        return f"`{code}` is no model of a list or dict that ddpify could follow"
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    literal = isinstance(index, cst.Index) and isinstance(index.value, (cst.Integer, cst.SimpleString))
+    if not literal or isinstance(held[0].site.node, cst.Tuple):
+        return _whole(flow, node.value, held, at, ("name", "model") if isinstance(held[0], Dict) else ("model",))
+    cell = _holder(flow, node.value, at)
+    if isinstance(cell, str):
+        return cell
+    key = at.frame.source.code(node)[len(at.frame.source.code(node.value)) :]
+    return Cell(cell.frame, cell.target + key, [*cell.binds, *_fills(flow, held[0])])
+
+
+def _fills(flow: Flow, held: Seq | Dict) -> list[Event]:
+    """`nets.append(Net())`, `models["D"] = Net()`"""
+    return [e for e in flow.log.of("store", "method") if e.obj is held and (e.kind == "store" or e.name in _FILLS)]
+
+
+def holders(value: Value, module: Module) -> list[Seq | Dict]:
+    """The lists and dicts in a value that have a module among their own elements."""
+
+    def own(v: Value) -> Value:
+        return tuple(o for o in v if not isinstance(o, (Seq, Dict)))
+
+    return [o for o in value if isinstance(o, (Seq, Dict)) and any(module in _roots(own(v)) for _, v in members(o))]
+
+
+def members(obj: Obj) -> list[tuple[object, Value]]:
+    """The keys and elements of a list or dict; the key is None where it is not known."""
+    if isinstance(obj, Seq):
+        known: list[tuple[object, Value]] = list(enumerate(obj.elements or ()))
+        return [*known, (None, obj.joined)] if obj.joined else known
+    if isinstance(obj, Dict):
+        return [*obj.items.items(), *([(None, obj.joined)] if obj.joined else [])]
+    return []
