@@ -71,12 +71,16 @@ class Hoist:
 
 @dataclass(frozen=True)
 class InsertBefore:
-    """Write statements (a line each) before a statement, above the comments that belong to it."""
+    """Write statements (a line each) before a statement, above the comments that belong to it.
+
+    `last`: below whatever else is inserted or taken out there.
+    """
 
     source: Source
     node: cst.CSTNode
     lines: tuple[str, ...]
     blank_after: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from ddpify.source import Source, children, dotted
 _NAMES = {
     "torch": ("torch", "torch_"),
     "os": ("os", "os_"),
+    "sys": ("sys", "sys_"),
     "dist": ("dist", "torch_dist"),
     "DDP": ("DDP", "DistributedDataParallel"),
     "DistributedSampler": ("DistributedSampler", "TorchDistributedSampler"),
@@ -33,6 +34,7 @@ _NAMES = {
 _IMPORTS = {
     "torch": ("torch", "import torch"),
     "os": ("os", "import os"),
+    "sys": ("sys", "import sys"),
     "dist": ("torch.distributed", "import torch.distributed as dist"),
     "DDP": (
         "torch.nn.parallel.DistributedDataParallel",

@@ -234,7 +234,7 @@ class Rewriter(Layout):
         text = "".join(self.inserted(line, indent, as_is) + self.nl + indent for line in edit.lines)
         if edit.blank_after and at != self.start(stmt):
             text = text.removesuffix(indent) + self.nl + indent  # what follows begins with a comment of its own
-        self.change(at, at, text, -1)
+        self.change(at, at, text, 0 if edit.last else -1)
 
     def insert_after(self, edit: InsertAfter) -> None:
         stmt = edit.node

@@ -252,13 +252,6 @@ class Calls(Library):
             kept.elements = made.elements
         return [kept]
 
-    def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None:
-        """Functions of the project that are handed to something outside are taken to be called."""
-        for _, value in (*given, *named.values()):
-            for obj in value:
-                if isinstance(obj, Func) and not self.quiet:
-                    self.call_function(obj, [], {}, node, frame)
-
     def qualified(self, node: cst.BaseExpression, frame: Frame) -> str:
         """The qualified name of an expression, calls looked through: `@torch.no_grad()`."""
         inner = node.func if isinstance(node, cst.Call) else node

@@ -15,7 +15,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.values import Ext, FromWorld, Value
 from ddpify.source import walk
 
-_CHANCE = re.compile(r"(time|datetime|uuid|tempfile|random|numpy\.random|secrets)\..*|os\.getpid")
+_CHANCE = re.compile(r"(time|datetime|uuid|tempfile|random|numpy\.random|secrets|hydra)\..*|os\.getpid")
 #: What all ranks do with a path.
 _USES = re.compile(r"os\.(makedirs|mkdir)|builtins\.open|torch\.load|logging\.FileHandler")
 

@@ -61,13 +61,13 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
 
 
 def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
-    """One text of a loop may serve several loaders: all of them are read in the same way."""
+    """One text of a loop may serve several loaders, one call may make several: all of them are read in the same way."""
     training = {id(lp.node) for lp in loops if lp.training}
     for _ in found:
         modes: dict[int, set[str]] = {}
         for e in found:
-            for lp in e.loops:
-                modes.setdefault(id(lp.node), set()).add(e.mode)
+            for place in _places(e):
+                modes.setdefault(place, set()).add(e.mode)
         # the training loader read for its accuracy: its shards add up like an evaluation's, where the loop is a sum
         # over samples
         others = {
@@ -77,7 +77,7 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
         }
         changed = False
         for at, e in enumerate(found):
-            here = set().union(*(modes[id(lp.node)] for lp in e.loops)) if e.loops else {e.mode}
+            here = {e.mode}.union(*(modes[place] for place in _places(e)))
             mixed = any(id(lp.node) in training or id(lp.node) in others for lp in e.loops)
             if e.mode != "all" and (mixed or "all" in here):
                 found[at] = replace(
@@ -101,6 +101,11 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
         if not changed:
             break
     return found
+
+
+def _places(e: Evaluation) -> list[int]:
+    """The text of an evaluation: its loops, and the call that makes its loader."""
+    return [*(id(lp.node) for lp in e.loops), *([id(e.known.call)] if e.known is not None else [])]
 
 
 def _batch_size(known: LoaderFacts) -> cst.BaseExpression | None:

@@ -74,6 +74,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "writer",
     ),
     (r"argparse\.ArgumentParser|configargparse\.\w+", "parser"),
+    (r"typer\.(main\.)?Typer|click\.Group|cyclopts\.App", "commands"),
+    (r"(asyncclick|click|rich_click)\.(command|group)|hydra\.main", "command"),
+    (r"typer\.(Option|Argument)", "option"),
     (r"argparse\.Namespace|types\.SimpleNamespace|easydict\.EasyDict|omegaconf\.\w+(\.\w+)*|addict\.Dict", "namespace"),
     (r"torch\.(cuda\.)?amp\.(grad_scaler\.)?GradScaler", "scaler"),
     (
@@ -82,7 +85,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "seed",
     ),
     (
-        r"time\.\w+|datetime\.(\w+\.)*(now|today|utcnow)|uuid\.\w+|tempfile\.\w+|os\.getpid|socket\.\w+|secrets\.\w+",
+        r"time\.\w+|datetime\.(\w+\.)*(now|today|utcnow)|uuid\.\w+|tempfile\.\w+|hydra\.core\.hydra_config\.HydraConfig\.get|os\.getpid|socket\.\w+|secrets\.\w+",
         "world",
     ),
     (
@@ -98,6 +101,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"builtins\.(float|int|round|abs|bool)|numpy\.(array|asarray|float32|float64)", "number"),
 )
 _COMPILED = tuple((re.compile(pattern), role) for pattern, role in _ROWS)
+
+#: Calls that end the process.
+LEAVES = frozenset({"sys.exit", "builtins.exit", "builtins.quit", "os._exit", "builtins.SystemExit"})
 
 #: Another package's names for the same thing.
 _ALIASES = (

@@ -1,8 +1,8 @@
 """Project in, value flow out: the script is run abstractly, statement by statement, calls followed.
 
 Each class of the evaluator knows one kind of thing and extends the one before it: State, Attributes, Iterating,
-Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Instances, Importing, Paths, and
-here Flow.
+Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Instances, Commands, Importing,
+Paths, and here Flow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts.contents import join
+from ddpify.facts.externals import LEAVES
 from ddpify.facts.frames import Frame, Scope
 from ddpify.facts.paths import Paths
 from ddpify.facts.values import (
@@ -21,6 +22,7 @@ from ddpify.facts.values import (
     Class,
     Const,
     Dict,
+    Ext,
     Func,
     Mode,
     Module,
@@ -165,6 +167,7 @@ class Flow(Paths):
         match stmt:
             case cst.Expr(value=value):
                 self.expr(value, frame)
+                return self.leaves(value, frame)
             case cst.Assign(targets=targets, value=value):
                 held = self.literal(value, frame)
                 for target in targets:
@@ -184,6 +187,7 @@ class Flow(Paths):
             case cst.Raise(exc=exc):
                 if exc is not None:
                     self.expr(exc, frame)
+                    self.leaves(exc, frame)
                 return True
             case cst.Break() | cst.Continue():
                 self.event("break" if isinstance(stmt, cst.Break) else "continue", stmt, frame)
@@ -206,6 +210,15 @@ class Flow(Paths):
                 self.expr(target, frame) if not isinstance(target, cst.Tuple) else None
         return False
 
+    def leaves(self, node: cst.BaseExpression, frame: Frame) -> bool:
+        """`sys.exit(0)`: nothing comes behind it."""
+        named = node.func if isinstance(node, cst.Call) else node
+        if not any(isinstance(o, Ext) and o.name in LEAVES for o in self.values.get(named, ())):
+            return False
+        code = self.values.get(node.args[0].value, UNKNOWN) if isinstance(node, cst.Call) and node.args else ()
+        self.event("exit", node, frame, value=code)
+        return isinstance(node, cst.Call)
+
     def literal(self, value: cst.BaseExpression, frame: Frame) -> Value:
         """A literal that is given a name keeps its place: `device = 0` may turn out to be a device."""
         held = self.expr(value, frame)
@@ -223,6 +236,7 @@ class Flow(Paths):
             for p in (*node.params.params, *node.params.kwonly_params, *node.params.posonly_params)
             if p.default is not None
         }
+        self.register(func, frame)
         frame.scope.names[node.name.value] = (func,)
         frame.scope.bound_at[node.name.value] = node
 

@@ -81,9 +81,9 @@ class Locality:
     def bound_locally(self, bind: Event, frame: Frame, depth: int) -> bool:
         loops = self.batch_loops(bind.loops)
         value = getattr(bind.stmt, "value", None)
+        if any((id(lp.node), bind.name) in self.reduced for lp in bind.loops):
+            return False
         if loops:
-            if any((id(lp.node), bind.name) in self.reduced for lp in loops):
-                return False
             read = [o.loader for o in origins(bind.value) if isinstance(o, FromBatch)]
             if read and not any(loader in self.training for loader in read):
                 return False  # an evaluation in the middle of training: other rules see to it

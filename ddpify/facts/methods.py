@@ -275,9 +275,15 @@ class Methods(Expressions):
     ) -> Value:
         if obj.name == "parser" and name in ("parse_args", "parse_known_args", "parse_args_into_dataclasses"):
             space = self.made(node, frame, Thing(self.site(node, frame), name="namespace"))
+            if isinstance(space[0], Thing):
+                space[0].fields.update(obj.fields)
             self.event("parsed", node, frame, space[0], name)
             return space if name == "parse_args" else (Seq(self.site(node, frame), elements=[space, UNKNOWN]),)
         if obj.name == "parser":
+            if name == "set_defaults":  # sub.set_defaults(func=train); args.func(args)
+                for key, (_, value) in named.items():
+                    told: Value = (Data("any", "const"),) if any(isinstance(o, Const) for o in value) else ()
+                    obj.fields[key] = join(obj.fields.get(key, ()), value, told)
             return (obj,)
         if name in ("parameters", "named_parameters") and obj.name in ("", "loaded"):
             return self.made(node, frame, Parameters(self.site(node, frame), modules=(self.by_use(obj),)))

@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definition, Definitions, argument_of, definitions, returns
+from ddpify.facts.externals import LEAVES
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import is_guard
@@ -45,7 +46,6 @@ _RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master
 _SPAWNS = frozenset(
     {"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes"}
 )
-_LEAVES = frozenset({"sys.exit", "builtins.exit", "builtins.quit", "os._exit"})
 #: What a parameter that nobody gives is compared with, where it is a rank.
 _FIRST = ({0}, {-1}, {0, -1})
 
@@ -72,7 +72,9 @@ class Ranks:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self.definitions: Definitions = definitions(flow)
-        self.spawns = {id(e.node) for e in flow.log.of("external") if e.name in _SPAWNS}
+        calls = [e.node for e in flow.log.of("external") if e.name in _SPAWNS]
+        #: calls that spawn the ranks, and what they are given: the function among it
+        self.spawns = {id(n) for c in calls if isinstance(c, cst.Call) for n in (c, *(a.value for a in c.args))}
         self._known: dict[tuple[int, int], bool] = {}
         self._limited: dict[tuple[int, int], bool] = {}
 
@@ -132,7 +134,7 @@ class Ranks:
         last = body[-1] if body else None
         small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
         if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
-            return any(isinstance(o, Ext) and o.name in _LEAVES for o in self.flow.values.get(small.value.func, ()))
+            return any(isinstance(o, Ext) and o.name in LEAVES for o in self.flow.values.get(small.value.func, ()))
         return isinstance(small, (cst.Return, cst.Raise, cst.Continue, cst.Break))
 
     def rank_decorator(self, node: cst.BaseExpression, frame: Frame) -> bool:
@@ -285,7 +287,9 @@ class Ranks:
             base = base.value
         if isinstance(base, cst.Name) and frame.func is not None:
             params = {p.name.value for p in walk(frame.func.node.params) if isinstance(p, cst.Param)}
-            nobody = bool(frame.entries) and all(not isinstance(e.call, cst.Call) for e in frame.entries)
+            nobody = bool(frame.entries) and all(
+                isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) for e in frame.entries
+            )
             if (
                 nobody
                 and base.value in params

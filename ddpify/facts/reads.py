@@ -13,6 +13,7 @@ from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import Outside, outside_calls
+from ddpify.facts.placing import exclusive
 from ddpify.facts.values import Class, Instance, Module
 from ddpify.facts.writes import Write, find_writes, write_of
 from ddpify.source import walk
@@ -170,6 +171,6 @@ def written_before(
                 continue
             before = [m for m in when.of(w) if m < moment]
             cyclic = same is True and any(id(loop.node) in around for loops in w.all_loops() for loop in loops)
-            if before or cyclic:
+            if (before or cyclic) and not exclusive(w, event):
                 found.append((write, w, before[-1] if before else (w.seq,)))
     return found

@@ -13,6 +13,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
+from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing
 from ddpify.source import Source, walk
 
@@ -25,7 +26,7 @@ class SetUp:
     """`first` is the first statement of `block` that must find the process group in place.
 
     `device` is the choice that the set-up takes the place of, None where the script has none there; `parsed` an
-    argument that holds it (`args.gpu`), with the statement that parses.
+    argument that holds it (`args.gpu`), with the statement that parses (None: a parameter of the function itself).
     """
 
     source: Source
@@ -35,9 +36,11 @@ class SetUp:
     device: DeviceChoice | None
     cuda: bool
     accelerator: bool
-    parsed: tuple[str, cst.CSTNode, str] | None = None
+    parsed: tuple[str, cst.CSTNode | None, str] | None = None
     #: whether the script may work on the CPU although there are GPUs, decided where the set-up cannot know of it
     either: bool = False
+    #: what needs the group at the top of a file that spawned workers import again
+    again: Event | None = None
 
 
 def find_setup(facts: Facts) -> SetUp | None:
@@ -53,8 +56,13 @@ def find_setup(facts: Facts) -> SetUp | None:
     # seeds and a device at the top of a module may stay there (DataLoader workers import it again); data and models
     # need the group
     held = {id(e) for e, _ in guarded}
+    again: Event | None = None
     if guarded and all(id(e) in held for e, _ in placed if e.stmt not in choosing and role_of(e.name) != "seed"):
         placed = guarded
+    elif guarded and (how := started_workers(facts)):
+        again = first_that_needs_group(facts)
+        placed = guarded if again is None else placed
+        again = again if how == "spawn" else None
     if not placed:
         return None
     depth = 0
@@ -64,7 +72,8 @@ def find_setup(facts: Facts) -> SetUp | None:
             break
         following = placed[0][1][depth + 1][0]
         if (
-            following.func is None
+            any(s[depth + 1][0] is not following for _, s in placed)  # `Trainer(args).fit()` runs two functions
+            or following.func is None
             or not facts.editable(following.source)
             or not isinstance(following.node, cst.FunctionDef)
         ):
@@ -86,7 +95,8 @@ def find_setup(facts: Facts) -> SetUp | None:
     either = device is None and parsed is None and _flagged(facts, choices)
     accelerator = any(c.accelerator for c in choices) or bool(facts.external("torch.accelerator.current_accelerator"))
     cuda = uses_cuda(facts)
-    return SetUp(frame.source, frame, block, first, device, cuda, accelerator and not either, parsed, either and cuda)
+    accelerator = accelerator and not either
+    return SetUp(frame.source, frame, block, first, device, cuda, accelerator, parsed, either and cuda, again)
 
 
 def _before_names(
@@ -200,22 +210,34 @@ def _device_there(facts: Facts, choices: list[DeviceChoice], frame: Frame, block
     return None
 
 
-def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode, str] | None:
+def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode | None, str] | None:
     """`args.gpu` or `args.device`: an argument that is used as a device, and where the arguments are parsed."""
     for event, value in device_uses(facts):
         if not isinstance(event.node, cst.Call) or not event.node.args or not any(isinstance(o, Data) for o in value):
             continue
         node = event.node.args[0].value
+        how = "index" if event.name in ("cuda", "torch.cuda.set_device") else "device"
+        if isinstance(node, cst.Name) and event.frame is frame and _is_option(frame, node.value):
+            return node.value, None, how
         if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
             holders = [
                 o for o in facts.flow.values.get(node.value, ()) if isinstance(o, Thing) and o.name == "namespace"
             ]
             parsed = [e for e in facts.flow.log.of("parsed") if e.obj in holders]
-            if parsed and parsed[0].frame is frame and isinstance(parsed[0].stmt, cst.Assign):
-                name = frame.source.code(parsed[0].stmt.targets[0].target)
-                how = "index" if event.name in ("cuda", "torch.cuda.set_device") else "device"
-                return f"{name}.{node.attr.value}", parsed[0].stmt, how
+            # args = parser.parse_args(), args = Options().parse()
+            kept = [e for e in facts.flow.log.of("bind") if e.frame is frame and any(o in holders for o in e.value)]
+            if parsed and kept and isinstance(kept[0].stmt, cst.Assign):
+                name = frame.source.code(kept[0].stmt.targets[0].target)
+                return f"{name}.{node.attr.value}", kept[0].stmt, how
     return None
+
+
+def _is_option(frame: Frame, name: str) -> bool:
+    """Whether a name is a parameter that the command line gives: no call of the script's own does."""
+    params = frame.func.node.params if frame.func is not None else None
+    if params is None or name in frame.assigned or any(isinstance(e.call, cst.Call) for e in frame.entries):
+        return False
+    return any(p.name.value == name for p in (*params.params, *params.kwonly_params))
 
 
 def moves_up(facts: Facts, setup: SetUp) -> bool:

@@ -139,6 +139,8 @@ class Library(Networks):
                 return (Data("bool", "const"),)
             case "save" | "seed":
                 return NONE
+            case "option":
+                return (Data("any", "const"),)
         made = self.thing(role, name, node, first, given, named, known, frame)
         if made is None:
             return self.unknown_call(name, node, given, named, known, frame)
@@ -186,7 +188,7 @@ class Library(Networks):
                 return Iteration(site, how="progress", of=(first,) if first else ())
             case "progress-range":
                 return Iteration(site, how="range")
-            case "parameter" | "parser" | "namespace" | "writer" | "scaler":
+            case "parameter" | "parser" | "namespace" | "writer" | "scaler" | "commands":
                 return Thing(
                     site, name=role, fields={k: v for k, (_, v) in named.items()} if role == "namespace" else {}
                 )

@@ -24,7 +24,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         r"matplotlib\.pyplot\.(show|pause)|IPython\.(core\.)?display\.(display|clear_output)|cv2\.(imshow|waitKey|destroyAllWindows)",
         "print",
     ),
-    (r"tqdm(\.\w+)*\.write|prettytable\.print|click\.s?echo|builtins\.help", "print"),
+    (r"tqdm(\.\w+)*\.write|prettytable\.print|(click|typer)\.s?echo|builtins\.help", "print"),
     (rf"(absl\.)?logging\.{_LEVELS}|loguru\.logger\.{_LEVELS}", "log"),
     (r"logging\.basicConfig", "log-config"),
     (r"logging\.FileHandler|logging\.handlers\.\w*RotatingFileHandler|loguru\.logger\.add", "log-file"),
@@ -37,6 +37,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     ),
     (r"builtins\.input|getpass\.getpass", "input"),
     (r"os\.system|subprocess\.(run|call|check_call|Popen)", "shell"),
+    (r"builtins\.exec|runpy\.run_(path|module)", "code"),
 )
 _COMPILED = tuple((re.compile(p), kind) for p, kind in _ROWS)
 _LOGGER = re.compile(r".*\b(getLogger|get_logger|get_absl_logger)")

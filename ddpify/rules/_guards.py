@@ -199,7 +199,8 @@ def _anchor(facts: Facts, setup: SetUp) -> tuple[cst.CSTNode, bool]:
     """The statement by which the set-up stands, and whether it stands behind (or in the place of) it."""
     choice = setup.device
     if setup.parsed is not None:
-        return setup.parsed[1], True
+        parsed = setup.parsed[1]
+        return (parsed, True) if parsed is not None else (setup.first, False)
     if choice is None:
         return setup.first, False
     if choice.form == "other" or choice.owner is setup.first or not moves_up(facts, setup):

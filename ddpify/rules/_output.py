@@ -38,7 +38,7 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
     if not facts.editable(call.source):
         placed = (
             guards(facts).at_the_call(call)
-            if t.kind not in ("bar", "writer", "run", "run-disabled", "shell", "input")
+            if t.kind not in ("bar", "writer", "run", "run-disabled", "shell", "code", "input")
             else None
         )
         return "it stands in another file" if placed is None else _guarded(placed, _ONCE)
@@ -65,6 +65,8 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
             )
         case "input":
             return _input(facts, call, stmt)
+        case "code":
+            return "ddpify does not see what it runs"
         case "shell":
             return "ddpify does not know what the command does"
         case "summary" if _random_later(facts, call):

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, Surround
 from ddpify.facts import Facts
+from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event
 from ddpify.facts.locality import Locality, locality
 from ddpify.facts.values import Scheduler
@@ -94,7 +95,7 @@ class DecisionOnOwnBatch(Rule):
         for e in facts.flow.log.events:
             if e.seq >= facts.flow.main_end:
                 return
-            if e.kind in ("break", "continue", "return"):
+            if e.kind in ("break", "continue", "return") or (e.kind == "exit" and is_success(e)):
                 yield from self.exits(facts, known, e, done)
             elif (
                 e.kind == "method"

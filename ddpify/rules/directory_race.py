@@ -13,6 +13,7 @@ from ddpify.facts.outside import Outside, holding, outside_calls
 from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import guards
+from ddpify.rules._launchers import Launched, by_hydra
 from ddpify.rules._run_names import Named, named_by_chance
 from ddpify.source import Source
 
@@ -37,6 +38,7 @@ class DirectoryRace(Rule):
     ## Edit
     `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew;
     `broadcast_value(...)` around the expression that names it, so that every rank has rank 0's name.
+    Before a function of `@hydra.main` the ranks other than 0 tell hydra to write nothing.
     """
 
     code = "DDP403"
@@ -95,6 +97,19 @@ class DirectoryRace(Rule):
                 yield from self.make(facts, call, removed)
         for named in named_by_chance(facts, calls):
             yield self.name_of(facts, named)
+        for launched in by_hydra(facts) if facts.converting else ():
+            yield from self.run_directory(launched)
+
+    def run_directory(self, launched: Launched) -> Iterator[Finding]:
+        message = "hydra makes a run directory and a log file in every process"
+        yield self.finding(launched.source, launched.stmt, message, *launched.edits, reason="one rank has them")
+        if launched.moves is not None:
+            yield self.finding(
+                launched.source,
+                launched.moves,
+                "hydra runs rank 0 inside its run directory, and the others where they were started",
+                left='give hydra.main version_base="1.2", or start it with hydra.job.chdir=False',
+            )
 
     # -- making ------------------------------------------------------------------------------------------------
 

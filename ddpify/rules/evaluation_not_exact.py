@@ -87,9 +87,11 @@ class EvaluationNotExact(Rule):
             yield from self.lint(facts)
             return
         found = facts.cached("evaluations", evaluations)
+        done: set[int] = set()
         for e in found:
-            if e.known is None or not facts.editable(e.known.source):
+            if e.known is None or not facts.editable(e.known.source) or id(e.known.call) in done:
                 continue
+            done.add(id(e.known.call))
             name = e.known.source.code(e.known.dataset).split("\n")[0] if e.known.dataset is not None else "the dataset"
             if e.mode == "batch":
                 yield self.finding(

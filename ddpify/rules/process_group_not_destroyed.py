@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, Edit, InsertAfter, InsertBefore
+from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore
 from ddpify.facts import Facts
-from ddpify.facts.definitions import returns
-from ddpify.facts.placing import in_block
+from ddpify.facts.endings import Ending, endings
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 
 
@@ -24,8 +24,10 @@ class ProcessGroupNotDestroyed(Rule):
     NCCL warns at exit since torch 2.4, and a rank that leaves early can block the others.
 
     ## Edit
-    The call is the last statement of the block that set the group up, and stands before each `return` of it. An
-    exception is left to torchrun: it ends the job with that rank's traceback.
+    The call is the last statement of the block that set the group up, and stands before each `return` of it and each
+    `sys.exit(0)`. What comes behind `sys.exit(main())`, or behind a command of click or typer, never runs: there it
+    stands at the end of the function. An exception, or an exit that tells of a failure, is left to torchrun: it ends
+    the job with that rank's traceback.
     """
 
     code = "DDP102"
@@ -82,20 +84,26 @@ class ProcessGroupNotDestroyed(Rule):
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp):
             return
-        call = f"{facts.names['dist']}.destroy_process_group()"
-        body = list(getattr(setup.block, "body", ()))
-        last = body[-1].body[-1] if isinstance(body[-1], cst.SimpleStatementLine) else body[-1]
-        start = setup.source.span(in_block(setup.source, setup.first, setup.block)).start
-        edits: list[Edit] = [AddImport(setup.source, "dist")]
-        if not isinstance(last, (cst.Return, cst.Raise)):
-            edits.append(InsertAfter(setup.source, last, (call,)))
-        for stmt in returns(setup.block):
-            if setup.source.span(stmt).start > start:
-                edits.append(InsertBefore(setup.source, stmt, (call,)))
+        places = endings(facts, setup)
+        edits = [edit for ending in places for edit in self.destroyed(facts, ending)]
+        if not places:
+            return
         yield self.finding(
-            setup.source,
-            last,
+            places[0].source,
+            places[0].stmt,
             "the process group is destroyed at the normal end",
             *edits,
             reason="destroyed at the normal end",
         )
+
+    def destroyed(self, facts: Facts, ending: Ending) -> Iterator[Edit]:
+        source, stmt, names = ending.source, ending.stmt, facts.names_of(ending.source)
+        line = f"{names['dist']}.destroy_process_group()"
+        yield AddImport(source, "dist")
+        if not ending.before:
+            yield InsertAfter(source, stmt, (line,))
+            return
+        value = stmt.value if isinstance(stmt, cst.Return) else None
+        if value is not None and work(facts.flow).inside(value):
+            yield Hoist(source, value, names.fresh("result"), stmt)  # `return train(args)`
+        yield InsertBefore(source, stmt, (line,), last=True)

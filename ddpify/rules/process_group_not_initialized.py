@@ -75,6 +75,16 @@ class ProcessGroupNotInitialized(Rule):
                 refuse=True,
             )
             return
+        if setup.again is not None:
+            e = setup.again
+            yield self.finding(
+                e.frame.source,
+                e.node,
+                "worker processes that are spawned import this file again and would join the process group here",
+                refuse=True,
+                left='Move it under `if __name__ == "__main__":`',
+            )
+            return
         options = {
             name
             for name, on in (("accelerator", setup.accelerator), ("cpu", not setup.cuda), ("either", setup.either))
@@ -111,15 +121,21 @@ class ProcessGroupNotInitialized(Rule):
         source = setup.source
         if setup.parsed is not None:
             target, stmt, how = setup.parsed
+
+            def placed(line: str) -> Edit:
+                if stmt is not None:
+                    return InsertAfter(source, stmt, (line,))
+                return InsertBefore(source, setup.first, (line,))
+
             if how == "index":
                 return (
-                    [InsertAfter(source, stmt, (f"{target} = {name}()",))],
+                    [placed(f"{target} = {name}()")],
                     {"index"},
                     f"`{target}` is this process's GPU",
                 )
             call = f'{facts.names["torch"]}.device({target}).type == "cuda"'
             return (
-                [InsertAfter(source, stmt, (f"{target} = {name}({call})",))],
+                [placed(f"{target} = {name}({call})")],
                 {"flag"},
                 f"`{target}` becomes this process's device",
             )

@@ -16,15 +16,19 @@ from ddpify.facts.talk import Talk, find_talk
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._handles import opened_null
+from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
 from ddpify.source import Source
 
-_NOT_RANKS = frozenset({"shell", "input", "tracker"})
+_NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
 
 
-def _exits(source: Source, stmt: cst.CSTNode) -> bool:
-    """`sys.exit(1)`"""
-    return isinstance(stmt, cst.Expr) and isinstance(stmt.value, cst.Call) and source.code(stmt.value.func) in _EXITS
+def _fails(source: Source, stmt: cst.CSTNode) -> bool:
+    """`raise ...`, `sys.exit(1)`; an exit without a code, or with 0, is one that all ranks have to take."""
+    if not isinstance(stmt, cst.Expr) or not isinstance(stmt.value, cst.Call):
+        return isinstance(stmt, cst.Raise)
+    code = source.code(stmt.value.args[0].value) if stmt.value.args else "0"
+    return source.code(stmt.value.func) in _EXITS and code not in ("0", "None")
 
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
@@ -45,7 +49,7 @@ class UnguardedOutput(Rule):
     `if is_main_process():` around the smallest statement. What a message computes and every rank has to compute
     (a forward, a pass over a loader, a step) is taken out before the guard. A bar gets `disable=not
     is_main_process()`, a `SummaryWriter` is None on the other ranks and guarded wherever it is used,
-    `wandb.init` gets `mode="disabled"` there.
+    `wandb.init` gets `mode="disabled"` there. What a function gives back to fire, which prints it, is None there.
 
     ## When not
     Where a part of the statement has to run on every rank and cannot be taken out, the statement is left and listed.
@@ -101,6 +105,7 @@ class UnguardedOutput(Rule):
         "log-file": "writes the log file",
         "input": "asks the user",
         "shell": "runs the command",
+        "code": "runs code of its own",
         "tracker": "reports to the tracker",
     }
 
@@ -114,7 +119,7 @@ class UnguardedOutput(Rule):
         for t in talk:
             source = t.call.source
             quiet = t.kind in _NOT_RANKS or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
-            if not facts.editable(source) or quiet or self.is_safe(facts, t):
+            if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
             stmt = holding(source, t.call.node)
             if id(stmt or t.call.node) not in seen:
@@ -144,6 +149,8 @@ class UnguardedOutput(Rule):
             yield from self.findings(facts, t, found, seen)
         for group in elsewhere.values():
             yield self.other_file(group)
+        for source, stmt, edits in printed_by_fire(facts):
+            yield self.finding(source, stmt, "every rank prints what fire gets back", *edits, reason="printed once")
 
     def dies(self, facts: Facts, t: Talk) -> bool:
         """The last words of a rank that ends the job because of its own numbers: whichever that is has to say them."""
@@ -152,7 +159,7 @@ class UnguardedOutput(Rule):
         if stmt is None:
             return False
         test = next((a for a in source.ancestors(stmt) if isinstance(a, cst.If)), None)
-        ends = any(isinstance(s, cst.Raise) or _exits(source, s) for s in following(source, stmt))
+        ends = any(_fails(source, s) for s in following(source, stmt))
         return ends and test is not None and any(locality(facts).is_local(test.test, e.frame) for e in t.call.events)
 
     def findings(self, facts: Facts, t: Talk, found: list[Silenced], seen: set[int]) -> Iterator[Finding]:
@@ -179,6 +186,8 @@ class UnguardedOutput(Rule):
         )
 
     def advice(self, t: Talk) -> str:
+        if t.kind == "code":
+            return "guard what prints or writes in it; training in it would not be distributed"
         if t.kind == "shell":
             return "guard it if it writes or prints, and add a barrier if the others need what it makes"
         return (

@@ -147,3 +147,38 @@ def broadcast_value(value):
 )
 def test_lint(code: str, count: int) -> None:
     assert len(linted(DDP + code, CODE)) == count
+
+
+HYDRA = """
+import torch
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+@hydra.main(config_path="conf", config_name="config"{base})
+def main(cfg):
+    torch.manual_seed(cfg.seed)
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=cfg.batch_size)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in loader:
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+    path = HydraConfig.get().runtime.output_dir + "/net.pt"
+    torch.save(model.state_dict(), path)
+    model.load_state_dict(torch.load(path))
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("base", "left"), [(', version_base="1.3"', 0), (", version_base=None", 0), ("", 1)])
+def test_hydra_makes_one_run_directory(base: str, left: int) -> None:
+    result = edited(HYDRA.format(base=base), "DDP101", CODE)
+    quiet = '["hydra.run.dir=.", "hydra.output_subdir=null", "hydra/job_logging=none"]'
+    assert result.has(f"if not is_main_process():  # rank 0 has hydra's run directory\n    sys.argv += {quiet}\nmain()")
+    assert result.has('path = broadcast_value(HydraConfig.get().runtime.output_dir + "/net.pt")')
+    assert sum("run directory" in message for message in result.left) == left

@@ -164,3 +164,33 @@ rank = dist.get_rank()
 )
 def test_lint(code: str, count: int) -> None:
     assert len(linted(DDP + code, "DDP404")) == count
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [
+        ("if len(sys.argv) > 1:\n    save()\nelse:\n    load()", False),
+        ("save()\nif len(sys.argv) > 1:\n    load()", True),
+    ],
+)
+def test_one_branch_or_the_other(call: str, waits: bool) -> None:
+    functions = "def save():\n    torch.save(model.state_dict(), 'a.pt')\n\ndef load():\n    return torch.load('a.pt')"
+    result = edited(script(imports="import sys", functions=functions, after=call), "DDP101", "DDP404")
+    assert ("barrier()" in result.text) is waits
+
+
+def test_commands_of_a_group() -> None:
+    functions = """
+@click.group()
+def cli():
+    pass
+
+@cli.command()
+def save():
+    torch.save(model.state_dict(), 'a.pt')
+
+@cli.command()
+def load():
+    return torch.load('a.pt')
+"""
+    assert "barrier()" not in edited(script(imports="import click", functions=functions, after="cli()"), "DDP404").text

@@ -375,3 +375,48 @@ def test_lint_is_content(code: str) -> None:
 )
 def test_lint_reports(code: str) -> None:
     assert len(linted(DDP + code, CODE)) == 1
+
+
+FIRE = """
+import fire
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def fit(epochs=2):
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(epochs):
+        for (x,) in loader:
+            loss = model(x).mean()
+            loss.backward()
+            optimizer.step()
+    return loss.item()
+
+{call}
+"""
+
+
+@pytest.mark.parametrize("call", ["fire.Fire(fit)", "fire.Fire()", 'fire.Fire({"fit": fit})'])
+def test_fire_prints_what_comes_back(call: str) -> None:
+    assert edited(FIRE.format(call=call), CODE).has("return loss.item() if is_main_process() else None")
+
+
+def test_what_fire_runs_and_the_script_too() -> None:
+    text = FIRE.format(call="def main():\n    print(fit(3) + 1)\n\nfire.Fire({'fit': fit, 'main': main})")
+    assert "return loss.item()\n" in edited(text, CODE).text
+
+
+@pytest.mark.parametrize("code", ["exec(open('settings.py').read())", "import runpy\nrunpy.run_path('settings.py')"])
+def test_code_that_cannot_be_seen(code: str) -> None:
+    (message,) = edited(script(before=code), CODE).left
+    assert "every rank runs code of its own" in message
+
+
+@pytest.mark.parametrize(("code", "guarded"), [("1", False), ("'diverged'", False), ("0", True), ("", True)])
+def test_last_words(code: str, guarded: bool) -> None:
+    """A rank that dies says why, whichever it is; where all of them leave, one speaks."""
+    inside = f"if loss.item() > 9:\n    print('stop')\n    sys.exit({code})"
+    text = edited(script(imports="import sys", inside=inside), CODE).text
+    assert ("if is_main_process():" in text) is guarded

@@ -1,0 +1,121 @@
+"""DDP101: where the set-up stands, by how the script is entered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.convert import convert_source
+from ddpify.errors import Refused
+from ddpify.source import Source
+from tests.rules.edited import edited
+
+CODE = "DDP101"
+SPAWNED = """
+import multiprocessing
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.ones(8, 4))
+model = nn.Linear(4, 1)
+{top}
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("{how}")
+    {guarded}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for (x,) in loader:
+            loss = model(x).mean()
+            loss.backward()
+            optimizer.step()
+"""
+LOADER = "loader = DataLoader(data, batch_size=2, num_workers=2)"
+
+
+def test_a_file_that_workers_import_again_is_set_up_in_its_main_guard() -> None:
+    result = edited(SPAWNED.format(top="", how="spawn", guarded=LOADER), CODE)
+    assert result.has(f'multiprocessing.set_start_method("spawn")\nsetup_distributed()\n{LOADER}')
+
+
+@pytest.mark.parametrize("top", [LOADER, 'model = model.to("cuda")'])
+def test_what_workers_cannot_repeat(top: str) -> None:
+    guarded = LOADER if top != LOADER else "pass"
+    text = SPAWNED.format(top=top, how="forkserver", guarded=guarded)
+    with pytest.raises(Refused, match=r"train\.py:10: worker processes that are spawned import this file again"):
+        convert_source(Source(Path("train.py"), text.encode()))
+    convert_source(Source(Path("train.py"), text.replace("forkserver", "fork").encode()))
+
+
+COMMAND = """
+import click
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+@click.command()
+@click.option("--device", default="cuda:0")
+def main(device):
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+    model = nn.Linear(4, 1).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in loader:
+        loss = model(x.to(device)).mean()
+        loss.backward()
+        optimizer.step()
+
+main({given})
+"""
+
+
+@pytest.mark.parametrize("given", ["", "standalone_mode=False"])
+def test_a_device_that_the_command_line_gives(given: str) -> None:
+    result = edited(COMMAND.format(given=given), CODE)
+    loader = "loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)"
+    assert result.has(f'device = setup_distributed(torch.device(device).type == "cuda")\n{loader}')
+
+
+TRAINER = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Options:
+    def parse(self):
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--device", default="cuda:0")
+        self.args = parser.parse_args()
+        return self.args
+
+class Trainer:
+    def __init__(self, args):
+        self.device = torch.device(args.device)
+        self.model = nn.Linear(4, 1).to(self.device)
+
+    def fit(self):
+        loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        for (x,) in loader:
+            loss = self.model(x.to(self.device)).mean()
+            loss.backward()
+            optimizer.step()
+
+def main():
+    opt = Options().parse()
+    Trainer(opt).fit()
+
+main()
+"""
+
+
+def test_one_statement_that_runs_two_functions() -> None:
+    result = edited(TRAINER, CODE)
+    assert result.has(
+        "opt = Options().parse()\n"
+        'opt.device = setup_distributed(torch.device(opt.device).type == "cuda")\n'
+        "Trainer(opt).fit()"
+    )
