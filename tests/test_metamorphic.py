@@ -126,11 +126,11 @@ ALL_OF_A_PIECE = frozenset(
         "tqdm_enumerate",
     ]
 )
-#: what becomes of scripts whose accumulators, lists and batches' results are attributes
+#: what else becomes of scripts whose variables are attributes, which other code may read
 ATTRIBUTES = {
-    "device_string_cuda0": "counters that are attributes are not shared out: the evaluation is replicated",
-    "inline_evaluation_csv": "what an attribute held before the loop's last turn is joined, so both loaders train",
-    "tqdm_enumerate": "a list in an attribute is not seen to collect one rank's numbers",
+    "device_string_cuda0": "an evaluation that sets attributes is made in full on every rank",
+    "inline_evaluation_csv": "a file in an attribute is os.devnull on the other ranks, not None",
+    "tqdm_enumerate": "an evaluation that sets attributes is made in full on every rank",
 }
 
 

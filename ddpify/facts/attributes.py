@@ -5,8 +5,8 @@ from __future__ import annotations
 import libcst as cst
 
 from ddpify.facts.contents import constants, join, origins
+from ddpify.facts.fields import Fields
 from ddpify.facts.frames import Frame
-from ddpify.facts.state import State
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -37,7 +37,7 @@ _SAME = frozenset(
 )
 
 
-class Attributes(State):
+class Attributes(Fields):
     """Reading attributes, and binding targets."""
 
     def attribute(self, node: cst.Attribute, frame: Frame) -> Value:
@@ -164,7 +164,7 @@ class Attributes(State):
 
     def set_field(self, obj: Obj, name: str, value: Value) -> None:
         if isinstance(obj, (Instance, Module, Thing, Optimizer)):
-            obj.fields[name] = join(obj.fields.get(name, ()), value) if self.unsure else value
+            self.set_attribute(obj, name, value)
             if isinstance(obj, Module):
                 obj.parts.append(value)
                 for part in value:

@@ -131,15 +131,20 @@ class Calls(Library):
             key = (key, place)  # make(x[:48]), make(x[48:]): arguments that look alike, two loaders
             kept = self.memo.get(key)
         if kept is not None:
-            result, new, _ = kept
+            result, new, _, effects = kept
         else:
             new = self.new_frame(func, params, nodes, grad)
         if not self.quiet:
             new.entries.append(Entry(frame, node, self.stmt, tuple(self.loops), self.grad))
         self.event("call", node, frame, func, func.name, callee=new)
         if kept is None:
-            result = self.run_frame(func, new, grad)
-            self.memo[key] = (result, new, place)
+            with self.writing() as written:
+                result = self.run_frame(func, new, grad)
+            effects = [(obj, name, obj.fields[name]) for (_, name), (obj, _) in written.items()]
+            self.memo[key] = (result, new, place, effects)
+        else:
+            for obj, name, value in effects:
+                self.set_attribute(obj, name, value)
         return result
 
     def makes(self, value: Value, frame: Frame) -> bool:

@@ -107,17 +107,16 @@ class Expressions(Operators, Containers):
             for condition in part.ifs:
                 self.expr(condition.test, inner)
             part = part.inner_for_in
-        self.unsure += 1
-        if isinstance(node, cst.DictComp):
-            self.expr(node.key, inner)
-            held = self.expr(node.value, inner)
-            made: Obj = Dict(self.site(node, frame), joined=held, closed=False)
-        else:
-            assert isinstance(node, cst.BaseSimpleComp)
-            held = self.expr(node.elt, inner)
-            parameters = [o for o in held if isinstance(o, Parameters)]
-            made = parameters[0] if parameters else Seq(self.site(node, frame), joined=held)
-        self.unsure -= 1
+        with self.may_happen():
+            if isinstance(node, cst.DictComp):
+                self.expr(node.key, inner)
+                held = self.expr(node.value, inner)
+                made: Obj = Dict(self.site(node, frame), joined=held, closed=False)
+            else:
+                assert isinstance(node, cst.BaseSimpleComp)
+                held = self.expr(node.elt, inner)
+                parameters = [o for o in held if isinstance(o, Parameters)]
+                made = parameters[0] if parameters else Seq(self.site(node, frame), joined=held)
         for _ in range(depth):
             self.loops.pop()
         (kept,) = self.made(node, frame, made)

@@ -1,6 +1,6 @@
 """Project in, value flow out: the script is run abstractly, statement by statement, calls followed.
 
-Each class of the evaluator knows one kind of thing and extends the one before it: State, Attributes, Iterating,
+Each class of the evaluator knows one kind of thing and extends the one before it: State, Fields, Attributes, Iterating,
 Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Instances, Commands, Importing,
 Paths, and here Flow.
 """
@@ -284,8 +284,9 @@ class Flow(Paths):
             frame.scope.names.update(merged)
             if handler.name is not None:
                 self.bind(handler.name.name, UNKNOWN, frame)
-            if not self.block(handler.body.body, frame):
-                after.append(dict(frame.scope.names))
+            with self.may_happen():
+                if not self.block(handler.body.body, frame):
+                    after.append(dict(frame.scope.names))
         if after:
             names = {n for a in after for n in a}
             frame.scope.names.clear()

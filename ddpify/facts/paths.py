@@ -54,22 +54,28 @@ class Paths(Importing):
         self.event("loop", loop.node, frame, value=loop.iterates, name="start")
         self.loops.append(loop)
         before = dict(frame.scope.names)
-        self.unsure += not once
-        if not once and not self.quiet:
-            self.quiet += 1
+        if once:
             each()
             self.block(body, frame)
-            self.quiet -= 1
-            for name, held in before.items():
-                frame.scope.names[name] = join(held, frame.scope.names.get(name, ()))
-        each()
-        self.block(body, frame)
-        self.unsure -= not once
-        if not once:
-            for name, held in before.items():
-                frame.scope.names[name] = join(held, frame.scope.names.get(name, ()))
+        else:
+            with self.may_happen() as written:
+                if not self.quiet:
+                    self.quiet += 1
+                    each()
+                    self.block(body, frame)
+                    self.quiet -= 1
+                    self.again(before, frame)
+                    self.rejoin(written)
+                each()
+                self.block(body, frame)
+            self.again(before, frame)
         self.loops.pop()
         self.event("loop", loop.node, frame, value=loop.iterates, name="end")
+
+    def again(self, before: dict[str, Value], frame: Frame) -> None:
+        """A loop's next turn, or what is behind it: names hold what they held before it, too."""
+        for name, held in before.items():
+            frame.scope.names[name] = join(held, frame.scope.names.get(name, ()))
 
     def literals(self, over: Value) -> list[Value] | None:
         """The elements of a short list of literals, models or loaders, each known."""
@@ -126,13 +132,15 @@ class Paths(Importing):
         """Two ways, joined behind; a way that ends early drops out."""
         names = frame.scope.names
         before = dict(names)
-        self.unsure += 1
-        ended_one = one()
-        after_one = dict(names)
-        names.clear()
-        names.update(before)
-        ended_other = other()
-        self.unsure -= 1
+        after_one: dict[str, Value] = {}
+
+        def begin_again() -> bool:
+            after_one.update(names)
+            names.clear()
+            names.update(before)
+            return other()
+
+        ended_one, ended_other = self.one_or_other(one, begin_again)
         if ended_one and ended_other:
             return True
         if not ended_one:

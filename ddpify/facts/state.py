@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import libcst as cst
 
@@ -41,10 +42,12 @@ class State:
         self.iterating: set[int] = set()
         self.inner_frames: dict[tuple[int, int, str], Frame] = {}
         self.unsure = 0
+        #: attributes that were set, by the ways that parted around them (fields.py)
+        self.written: list[dict[tuple[int, str], tuple[Any, Value | None]]] = []
         self.returned: list[Value] = [()]
         #: the functions that are running, the results of those that ran, the names that each assigns
         self.stack: list[cst.CSTNode] = []
-        self.memo: dict[object, tuple[Value, Frame, tuple[cst.CSTNode, Frame]]] = {}
+        self.memo: dict[object, tuple[Value, Frame, tuple[cst.CSTNode, Frame], list[tuple[Any, str, Value]]]] = {}
         self.assigned: dict[cst.CSTNode, frozenset[str]] = {}
 
     def spend(self) -> None:
