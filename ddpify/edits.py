@@ -67,6 +67,8 @@ class Hoist:
     node: cst.CSTNode
     name: str
     before: cst.CSTNode
+    #: what is written around it there: `DDP(` and `)`
+    around: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)

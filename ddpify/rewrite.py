@@ -105,7 +105,7 @@ class Rewriter(Layout):
         lines = text.split(self.nl)
         # continuation lines keep their place below the first
         rest = [" " * max(0, len(x) - len(x.lstrip(" ")) + by - len(indent)) + x.lstrip(" ") for x in lines[1:]]
-        text = "\n".join([lines[0], *rest])
+        text = edit.around[0] + "\n".join([lines[0], *rest]) + edit.around[1]
         self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)), as_is=True)
         self.change(span.start, span.end, edit.name)
 

@@ -79,8 +79,10 @@ class Facts:
             return self.flow
         wrapped: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         for point in self.wrap_points:
-            wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
-        return Flow(self.project, inserted=wrapped).run()
+            if point.made is None:
+                wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
+        made = {point.made for point in self.wrap_points if point.made is not None}
+        return Flow(self.project, inserted=wrapped, around=made).run()
 
     @functools.cached_property
     def after_roles(self) -> Roles:

@@ -70,6 +70,8 @@ class Attributes(Fields):
                 return obj.module if name == "module" else (Method(obj, name),)
             case Loader():
                 return self.loader_field(obj, name)
+            case Seq():
+                return obj.fields.get(name) or (Method(obj, name),)
             case Thing():
                 return obj.fields.get(name) or (
                     (Data("any", "const"),) if obj.name == "namespace" else (Method(obj, name),)

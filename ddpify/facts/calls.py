@@ -81,6 +81,12 @@ class Calls(Library):
                 return self.forward(obj, node, [*given, *named.values()], frame)
             case Method():
                 return self.method(obj, node, given, named, frame)
+            case Thing(name="partial"):
+                func, before, beside = self.held(obj)
+                given, named = [*before, *given], {**beside, **named}
+                return join(*(self.call_object(f, node, given, named, splats, frame) for f in func)) or UNKNOWN
+            case Thing(name="named-tuple"):
+                return self.named_tuple(obj, node, given, named, frame)
             case Thing(module=Module() as by_use):
                 return self.forward(by_use, node, [*given, *named.values()], frame)
             case Instance() if obj.cls is not None and obj.cls.member("__call__"):

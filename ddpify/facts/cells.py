@@ -9,8 +9,9 @@ import libcst as cst
 from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
+from ddpify.facts.given import Given, Made, call_number, given_to, owner_of
 from ddpify.facts.roles import root
-from ddpify.facts.values import Dict, Instance, Module, Obj, Seq, Value
+from ddpify.facts.values import Dict, Instance, Module, Obj, Seq, Thing, Value
 from ddpify.source import Source, walk
 
 #: Methods that put something into a list, set or dict.
@@ -31,16 +32,24 @@ class Cell:
     each: tuple[str, ...] = ()
 
 
-def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module) -> Cell | str:
-    """The variable, attribute or container that a callee comes from, parameters followed to the caller."""
+def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module) -> Cell | Made | str:
+    """The variable, attribute or container that a callee comes from, parameters followed to the caller.
+
+    `Made` is an argument that no variable holds; a text says why there is none.
+    """
     frame, chain = event.frame, list(next(event.frame.chains(1), ()))
+    given, called = "", event.seq
     while True:
         if isinstance(node, cst.Name):
             name = node.value
+            owner = owner_of(flow, frame, name)
+            if owner is not frame and name in owner.arguments and name not in owner.assigned:
+                frame, chain = owner, list(next(owner.chains(1), ()))  # a closure over a parameter
             if name in frame.arguments and name not in frame.assigned:
                 argument = frame.arguments[name]
                 if argument is None or not chain:
                     return f"the model reaches `{name}` through *args or **kwargs"
+                given, called = name, call_number(flow, frame, chain[-1])
                 frame, node = chain.pop().frame, argument
                 continue
             loop = _comprehension(frame.source, node)
@@ -48,10 +57,15 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
                 return _container(flow, loop.iter, loop.target, _At(frame, event, module), name)
             return _variable(flow, name, _At(frame, event, module))
         if isinstance(node, cst.Attribute):
-            return _attribute(flow, node, frame)
-        if isinstance(node, cst.Subscript):
+            found = _attribute(flow, node, frame)
+            if not isinstance(found, Given):
+                return found
+            given, frame, node = found.name, found.frame, found.node
+            chain = list(next(frame.chains(1), ()))
+        elif isinstance(node, cst.Subscript):
             return _item(flow, node, _At(frame, event, module))
-        return f"`{frame.source.code(node)}` is no plain variable"
+        else:
+            return Made(frame, node, given, called) if given else f"`{frame.source.code(node)}` is no plain variable"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +77,10 @@ class _At:
     module: Module
 
 
-def _attribute(flow: Flow, node: cst.Attribute, frame: Frame) -> Cell | str:
-    holders = [o for o in flow.values.get(node.value, ()) if isinstance(o, Instance)]
+def _attribute(flow: Flow, node: cst.Attribute, frame: Frame) -> Cell | Given | str:
+    """`self.model`, `cfg.model`: where it is set, or what the call that made the object gave it."""
+    held = flow.values.get(node.value, ())
+    holders = [o for o in held if isinstance(o, (Instance, Thing, Seq))]
     name = node.attr.value
     events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
     if holders and events:
@@ -77,7 +93,7 @@ def _attribute(flow: Flow, node: cst.Attribute, frame: Frame) -> Cell | str:
     ]
     if sets:
         return Cell(sets[-1].frame, code, sets)
-    return f"`{code}` is an attribute of something that ddpify could not follow"
+    return given_to(held, name) or f"`{code}` is an attribute of something that ddpify could not follow"
 
 
 def _variable(flow: Flow, name: str, at: _At) -> Cell | str:
@@ -145,7 +161,8 @@ def _whole(flow: Flow, node: cst.BaseExpression, held: list[Seq | Dict], at: _At
 
 def _holder(flow: Flow, node: cst.BaseExpression, at: _At) -> Cell | str:
     """The variable or attribute that holds a container."""
-    return find_cell(flow, node, replace(at.event, frame=at.frame), at.module)
+    found = find_cell(flow, node, replace(at.event, frame=at.frame), at.module)
+    return f"`{at.frame.source.code(node)}` is made where it is handed over" if isinstance(found, Made) else found
 
 
 def _item(flow: Flow, node: cst.Subscript, at: _At) -> Cell | str:

@@ -107,8 +107,12 @@ class Commands(Instances):
         """Functions of the project that are handed to something outside are taken to be called."""
         for place, value in (*given, *named.values()):
             for obj in value:
-                if isinstance(obj, Func) and not self.quiet:
-                    self.call_function(obj, [], self.open_parameters((obj,), UNKNOWN), place or node, frame)
+                partial = isinstance(obj, Thing) and obj.name == "partial"
+                called, before, beside = self.held(obj) if isinstance(obj, Thing) and partial else ((obj,), [], {})
+                for func in called:
+                    if isinstance(func, Func) and not self.quiet:
+                        free = list(self.open_parameters((func,), UNKNOWN).items())[len(before) :]
+                        self.call_function(func, before, {**dict(free), **beside}, place or node, frame)
 
     def open_parameters(self, functions: Value, given: Value = _TYPED) -> dict[str, Given]:
         """What the parameters of a function may be where it is not known what is given: not their defaults alone."""

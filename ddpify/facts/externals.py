@@ -78,6 +78,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"(asyncclick|click|rich_click)\.(command|group)|hydra\.main", "command"),
     (r"typer\.(Option|Argument)", "option"),
     (r"argparse\.Namespace|types\.SimpleNamespace|easydict\.EasyDict|omegaconf\.\w+(\.\w+)*|addict\.Dict", "namespace"),
+    (r"functools\.partial", "partial"),
+    (r"collections\.namedtuple", "named-tuple"),
     (r"torch\.(cuda\.)?amp\.(grad_scaler\.)?GradScaler", "scaler"),
     (
         r"torch\.manual_seed|torch\.random\.manual_seed|torch\.cuda\.manual_seed(_all)?|numpy\.random\.seed|random\.seed|"
@@ -128,6 +130,11 @@ def role_of(name: str) -> str:
         if compiled.fullmatch(name):
             return role
     return ""
+
+
+def keeps(name: str) -> bool:
+    """Whether a call keeps the objects that it is given, unread: `SimpleNamespace(model=model)`."""
+    return role_of(name) in ("namespace", "partial", "named-tuple") or name in ("builtins.dict", "builtins.setattr")
 
 
 def makes_module(bases: set[str]) -> bool:

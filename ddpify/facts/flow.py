@@ -8,7 +8,7 @@ Paths, and here Flow.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -40,7 +40,7 @@ from ddpify.source import Source
 class _Wrap:
     """A variable that the plan wraps behind a statement."""
 
-    target: cst.BaseExpression
+    target: cst.CSTNode
     stmt: cst.CSTNode
     frame: Frame
 
@@ -52,10 +52,16 @@ class Flow(Paths):
     main_end = 0
 
     def __init__(
-        self, project: Project, *, inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None
+        self,
+        project: Project,
+        *,
+        inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None,
+        around: Collection[cst.CSTNode] = (),
     ) -> None:
         super().__init__(project)
         self.inserted = inserted or {}
+        #: expressions that the plan will wrap where they stand
+        self.around = around
 
     def run(self) -> Flow:
         """Run the entry script as `python script.py` does."""
@@ -73,6 +79,11 @@ class Flow(Paths):
             wrapped = self.wrapped(held, _Wrap(target, stmt, frame))
             if wrapped != held:
                 self.bind(target, wrapped, frame)
+
+    def expr(self, node: cst.CSTNode, frame: Frame) -> Value:
+        """`DDP(Net())`, where the plan will wrap what an expression makes."""
+        value = super().expr(node, frame)
+        return self.wrapped(value, _Wrap(node, node, frame)) if node in self.around else value
 
     def wrapped(self, value: Value, at: _Wrap, key: str | None = None) -> Value:
         """`DDP(model)`; of a list or dict of models, a new one with each in a wrapper of its own."""

@@ -194,6 +194,8 @@ class Methods(Expressions):
             if not keys:
                 return (Data("any", "shape" if agg == "sample" else "other", known),)
             return (Data("int", "size" if keys == [0] and agg == "sample" else "const", known),)
+        elif name in ("numel", "nelement") and whole and agg == "sample":
+            return (Data("int", "size", known),)
         elif name in ("append", "add_", "extend"):
             return NONE
         elif agg not in ("sample", "sum", "mean", "size"):

@@ -9,7 +9,10 @@ import libcst as cst
 from ddpify.facts.contents import constants, data_of, join, origins, parameters_in
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import State
-from ddpify.facts.values import Const, Data, Obj, Origin, Parameters, Seq, Value
+from ddpify.facts.values import Const, Data, Dataset, Loader, Module, Obj, Optimizer, Origin, Parameters, Seq, Value
+
+#: What is made once where it is made: `dataset is train_set` compares the objects.
+_MADE_ONCE = (Dataset, Loader, Module, Optimizer)
 
 
 class Operators(State):
@@ -96,6 +99,8 @@ class Operators(State):
                 and not any(isinstance(o, (Const, Data)) for o in left)
             ):
                 return (Const(operator == "IsNot"),)
+            if operator in ("Is", "IsNot") and all(len(v) == 1 and isinstance(v[0], _MADE_ONCE) for v in (left, right)):
+                return (Const((left[0] is right[0]) == (operator == "Is")),)  # dataset is train_set
         values = [left, *(r for _, r in rights)]
         parts = [d for d in map(data_of, values) if d is not None]
         sample = any(p.agg == "sample" for p in parts)

@@ -69,14 +69,9 @@ def _outside(node: cst.Call, source: Source, facts: Facts, events: tuple[Event, 
     for obj in values:
         if isinstance(obj, Ext):
             return Outside(node, source, obj.name, events=events)
-        if (
-            isinstance(obj, Thing)
-            and made_by(obj) == "functools.partial"
-            and isinstance(obj.site.node, cst.Call)
-            and obj.site.node.args
-        ):
+        if isinstance(obj, Thing) and obj.name == "partial":
             # print = functools.partial(print, flush=True)
-            for inner in facts.flow.values.get(obj.site.node.args[0].value, ()):
+            for inner in obj.fields.get("0", ()):
                 if isinstance(inner, Ext):
                     return Outside(node, source, inner.name, events=events)
     methods = [o for o in values if isinstance(o, Method)]

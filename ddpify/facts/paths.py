@@ -9,7 +9,21 @@ import libcst as cst
 from ddpify.facts.contents import constants, join
 from ddpify.facts.frames import Frame, Loop
 from ddpify.facts.importing import Importing
-from ddpify.facts.values import UNKNOWN, Class, Const, Dict, Func, Instance, Iteration, Module, Seq, Value, Wrapped
+from ddpify.facts.values import (
+    UNKNOWN,
+    Class,
+    Const,
+    Dataset,
+    Dict,
+    Func,
+    Instance,
+    Iteration,
+    Loader,
+    Module,
+    Seq,
+    Value,
+    Wrapped,
+)
 
 #: Loops over at most this many literals are run once per element (`for phase in ['train', 'val']`).
 _UNROLL = 6
@@ -94,13 +108,7 @@ class Paths(Importing):
             return [(Const(k),) for k in obj.items] if obj.closed and obj.items and not obj.maybe else None
         if obj.elements is None or not obj.elements:
             return None
-        telling = (str, Module, Wrapped)
-        if all(
-            any(isinstance(o, telling[1:]) or (isinstance(o, Const) and isinstance(o.value, str)) for o in e)
-            for e in obj.elements
-        ):
-            return obj.elements
-        return None
+        return obj.elements if all(_tells(e) for e in obj.elements) else None
 
     def element(self, over: Value, loop: cst.CSTNode) -> Value:
         """What one turn of a loop gets."""
@@ -161,3 +169,13 @@ class Paths(Importing):
         if test and all(isinstance(o, (Module, Wrapped, Func, Class, Instance)) for o in test):
             return True
         return None
+
+
+def _tells(element: Value, depth: int = 2) -> bool:
+    """Whether it matters which element of a list a turn of a loop has: a phase, a model, a loader, a pair with one."""
+    return any(
+        isinstance(o, (Module, Wrapped, Loader, Dataset, Class))
+        or (isinstance(o, Const) and isinstance(o.value, str))
+        or (isinstance(o, Seq) and depth > 0 and any(_tells(part, depth - 1) for part in o.elements or ()))
+        for o in element
+    )

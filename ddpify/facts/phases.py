@@ -8,6 +8,9 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.summaries import loader_argument
+from ddpify.facts.values import Const, Data, Loader, Obj, Value
+from ddpify.source import walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -45,11 +48,11 @@ def _literal(facts: Facts, loop: Loop, frame: Frame) -> str | None:
 
 
 def _parameter(one: Frame, two: Frame) -> str | None:
-    """A parameter that is True in the one call and False in the other."""
+    """A parameter that is True in the one call and False in the other, or a name that is set by one."""
     if one.node is not two.node or one.func is None:
         return None
-    for name in one.arguments:
-        if name in one.assigned:
+    for name in [*one.arguments, *_set_once(one)]:
+        if name in one.assigned and name in one.arguments:
             continue
         a, b = constants(one.scope.names.get(name, ())), constants(two.scope.names.get(name, ()))
         if a is not None and b is not None and len(a) == len(b) == 1 and a != b:
@@ -57,4 +60,113 @@ def _parameter(one: Frame, two: Frame) -> str | None:
                 return name if a[0] else f"not {name}"
             if isinstance(a[0], str):
                 return f"{name} == {a[0]!r}"
+    return _given(one, two)
+
+
+def _set_once(frame: Frame) -> list[str]:
+    """`is_train = optimizer is not None`: the names that a function's first statements set, and nothing else does."""
+    if frame.func is None or not isinstance(frame.func.node.body, cst.IndentedBlock):
+        return []
+    names = []
+    for line in frame.func.node.body.body:
+        if isinstance(line, cst.SimpleStatementLine):
+            for small in line.body:
+                match small:
+                    case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))]):
+                        names.append(name)
+    bound = [
+        n.target.value
+        for n in walk(frame.func.node)
+        if isinstance(n, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.For, cst.NamedExpr))
+        and isinstance(n.target, cst.Name)
+    ]
+    return [name for name in names if bound.count(name) == 1]
+
+
+def _given(one: Frame, two: Frame) -> str | None:
+    """`optimizer is not None`: a parameter that the training call gives, and the other leaves at None."""
+    for name in one.scope.names:
+        if name in one.assigned or name not in _parameters(one):
+            continue
+        a, b = one.scope.names[name], two.scope.names.get(name, ())
+        if constants(b) == [None] and a and not any(isinstance(o, (Const, Data)) for o in a):
+            return f"{name} is not None"
+    return None
+
+
+def _parameters(frame: Frame) -> list[str]:
+    if frame.func is None:
+        return []
+    params = frame.func.node.params
+    return [p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)]
+
+
+def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
+    """What is true where one call makes the training loader, and its opposite, which holds for the other loaders.
+
+    `shuffle` (a parameter of a factory), `x == 'train'` (a comprehension), `dataset is train_set`.
+    """
+    training = [x for x in facts.roles.training_loaders if x.call is call]
+    others = [x for x in facts.roles.evaluation_loaders if x.call is call]
+    if call is None or not training or not others:
+        return None
+    made = (*training, *others)
+    source = training[0].site.source
+    given = {loader_argument(at, arg): arg.value for at, arg in enumerate(call.args)}
+    shuffle = given.get("shuffle")
+    if shuffle is not None and _apart([x.arguments.get("shuffle", ()) for x in made], len(training)) == [True]:
+        code = source.code(shuffle)
+        return _test(f"({code})" if isinstance(shuffle, cst.IfExp) else code, [True], source.text)
+    for name in _names_at(training[0], call):
+        found = _apart([x.site.frame.scope.names.get(name, ()) for x in made], len(training))
+        if found is not None and len(found) == 1:
+            return _test(name, found, source.text)
+    return _identity(training, others, given.get("dataset"))
+
+
+def _apart(values: list[Value], training: int) -> list[object] | None:
+    """The literals of the first values, where all values are literals and the others are different ones."""
+    known = [constants(v) for v in values]
+    if any(k is None or len(k) != 1 for k in known):
+        return None
+    mine, theirs = ([k[0] for k in part if k] for part in (known[:training], known[training:]))
+    return list(dict.fromkeys(mine)) if not set(mine) & set(theirs) else None
+
+
+def _names_at(loader: Loader, call: cst.Call) -> list[str]:
+    """The names that differ from call to call there: parameters that keep their value, targets of a comprehension."""
+    frame = loader.site.frame
+    comp = next((a for a in loader.site.source.ancestors(call) if isinstance(a, cst.BaseComp)), None)
+    targets = [n for n in frame.scope.names if comp is frame.scope.node]
+    return [*targets, *(n for n in _parameters(frame) if n not in frame.home.assigned)]
+
+
+def _test(code: str, values: list[object], text: str) -> tuple[str, str]:
+    value = values[0]
+    if isinstance(value, bool):
+        simple = code.isidentifier()
+        yes, no = code, f"not {code}" if simple else f"not ({code})"
+        return (yes, no) if value else (no if simple else f"(not ({code}))", yes)
+    if value is None:
+        return f"{code} is None", f"{code} is not None"
+    literal = f"'{value}'" if isinstance(value, str) and f"'{value}'" in text else f'"{value}"'
+    literal = literal if isinstance(value, str) else repr(value)
+    return f"{code} == {literal}", f"{code} != {literal}"
+
+
+def _identity(
+    training: list[Loader], others: list[Loader], dataset: cst.BaseExpression | None
+) -> tuple[str, str] | None:
+    """`s is train_set`, where the training set has a name that the call sees, too."""
+    mine: list[Obj] = [o for x in training for o in x.dataset]
+    if not isinstance(dataset, cst.Name) or len(set(map(id, mine))) != 1:
+        return None
+    if any(o is mine[0] for x in others for o in x.dataset):
+        return None
+    scope = training[0].site.frame.scope.parent
+    while scope is not None:
+        for name, value in scope.names.items():
+            if value == (mine[0],) and name != dataset.value:
+                return f"{dataset.value} is {name}", f"{dataset.value} is not {name}"
+        scope = scope.parent
     return None

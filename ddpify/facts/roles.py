@@ -21,6 +21,7 @@ from ddpify.facts.values import (
     Module,
     Obj,
     Optimizer,
+    Seq,
     Value,
     Wrapped,
 )
@@ -206,16 +207,24 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
 
 
 def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:
-    """`dataloaders['train']`, `self.loaders['train']`: an object that a dict with constant keys holds."""
+    """`dataloaders['train']`, `loaders[0]`: an object that a dict with constant keys holds, or a list."""
     source = frame.source
     for node in walk(within):
-        named = isinstance(node, cst.Name) and not _is_part(source, node) and frame.scope.holder(node.value) is not None
-        if named or (isinstance(node, cst.Attribute) and _is_plain(node)):
-            for d in flow.values.get(node, ()):
-                key = next((k for k, v in d.items.items() if v == (obj,)), None) if isinstance(d, Dict) else None
-                if isinstance(key, str):
-                    quote = "'" if f"'{key}'" in source.text else '"'
-                    return f"{source.code(node)}[{quote}{key}{quote}]"
+        if not isinstance(node, (cst.Name, cst.Attribute)) or not _is_plain(node):
+            continue
+        start = source.code(node).split(".")[0]
+        if (isinstance(node, cst.Name) and _is_part(source, node)) or frame.scope.holder(start) is None:
+            continue
+        for held in flow.values.get(node, ()):
+            parts: list[tuple[object, Value]] = []
+            if isinstance(held, Dict):
+                parts = [(k, v) for k, v in held.items.items() if isinstance(k, str)]
+            elif isinstance(held, Seq) and held.elements is not None and not held.joined:
+                parts = list(enumerate(held.elements))
+            key = next((k for k, v in parts if v == (obj,)), None)
+            if key is not None:
+                quote = "" if isinstance(key, int) else "'" if f"'{key}'" in source.text else '"'
+                return f"{source.code(node)}[{quote}{key}{quote}]"
     return None
 
 

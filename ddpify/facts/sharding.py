@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.externals import is_iterable_dataset
+from ddpify.facts.phases import training_key
 from ddpify.facts.placing import statement_of
 from ddpify.facts.summaries import loader_argument
 from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler
@@ -136,25 +137,6 @@ def subset_indices(loader: Loader) -> str:
         return ""
     indices = call.args[0].value
     return site.source.code(indices) if isinstance(indices, (cst.Name, cst.Attribute)) else ""
-
-
-def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
-    """`x == 'train'` and its opposite, where one call in a comprehension over literals makes all loaders."""
-    made = [x for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders) if x.call is call]
-    comp = (
-        next((a for a in made[0].site.source.ancestors(call) if isinstance(a, (cst.DictComp, cst.ListComp))), None)
-        if made and call is not None
-        else None
-    )
-    if comp is None or not isinstance(comp.for_in.target, cst.Name):
-        return None
-    name = comp.for_in.target.value
-    keys = [constants(x.site.frame.scope.names.get(name, ())) for x in made if x in facts.roles.training_loaders]
-    if len(keys) != 1 or not keys[0] or len(keys[0]) != 1 or not isinstance(keys[0][0], str):
-        return None
-    quote = "'" if f"'{keys[0][0]}'" in made[0].site.source.text else '"'
-    literal = f"{quote}{keys[0][0]}{quote}"
-    return f"{name} == {literal}", f"{name} != {literal}"
 
 
 def is_distributed(obj: object) -> bool:

@@ -6,8 +6,8 @@ import libcst as cst
 
 from ddpify.facts.contents import constants, data_of, join, origins, parameters_in
 from ddpify.facts.externals import role_of
+from ddpify.facts.factories import Factories
 from ddpify.facts.frames import Frame
-from ddpify.facts.networks import Networks
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
@@ -61,7 +61,7 @@ def loader_argument(at: int, arg: cst.Arg) -> str:
     return LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
 
 
-class Library(Networks):
+class Library(Factories):
     """Summaries of functions and classes outside the project."""
 
     def outside(
@@ -84,6 +84,8 @@ class Library(Networks):
         role = role_of(name)
         if role in ("module", "plain-module", "loss-module", "copy-module", "dataparallel", "same-module", "copy"):
             return self.make_module(role, name, node, given, named, frame)
+        if role in ("partial", "named-tuple"):
+            return self.make_factory(role, node, given, named, frame)
         if role == "loader":
             return self.make_loader(node, given, named, splats, frame)
         if role in ("loss", "sum", "mean", "number", "same", "metric"):

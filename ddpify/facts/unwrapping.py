@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.definitions import argument_of
+from ddpify.facts.externals import keeps
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
@@ -92,6 +93,8 @@ def find_raw(facts: Facts) -> list[Raw]:
         ):
             if e.name in ("builtins.hasattr", "builtins.isinstance") and constants(flow.values.get(e.node, ())):
                 continue  # model.module if hasattr(model, "module") else model: right for the wrapper as it stands
+            if e.kind == "external" and keeps(e.name):
+                continue
             if e.name == "builtins.isinstance" and not _asks_for_class(facts, e.node):
                 continue
             for arg in e.node.args:

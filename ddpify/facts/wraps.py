@@ -8,9 +8,10 @@ import libcst as cst
 
 from ddpify.facts.cells import Cell, find_cell, holders, members
 from ddpify.facts.contents import modules
-from ddpify.facts.externals import role_of
+from ddpify.facts.externals import keeps, role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
@@ -33,6 +34,8 @@ class WrapPoint:
     each: tuple[str, ...] = ()
     #: all that `target` may hold when it is wrapped
     modules: tuple[Module, ...] = ()
+    #: `train(Net().to(device), loader)`: the expression that makes the module, which no variable holds there
+    made: cst.BaseExpression | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +114,8 @@ class _Search:
         elif inside and root(inside[0]) is module and inside[0].inner is not module:
             return self.none(f"`{source.code(func)}` trains a part of the model by itself, not the model's forward")
         cell = find_cell(self.flow, func, first, module)
+        if isinstance(cell, Made):
+            return self.in_place(cell)
         if isinstance(cell, str):
             return self.none(cell)
         found = self.place(cell)
@@ -140,9 +145,17 @@ class _Search:
             if common_block(frame.source, [stmt, bound]) is None or block not in _around(frame.source, stmt):
                 continue
             anchor = in_block(frame.source, stmt, block)
-            if anchor is not stop:
+            if anchor is not stop and not isinstance(anchor, cst.Return):
                 return WrapPoint(self.module, target, anchor, frame.source, frame, modules=(self.module,))
         return self.none(f"`{target}` is made and trained in one statement")
+
+    def in_place(self, made: Made) -> WrapPoint | NoWrapPoint:
+        """`train(Net().to(device), loader)`: it gets a name before the statement, where nothing else prepares it."""
+        stmt, frame = made_in_place(made), made.frame
+        events = (e for e in self.flow.log.events if made.called <= e.seq < self.first.seq)
+        if stmt is None or any(_prepares(self.flow, e, self.module) for e in events):
+            return self.none(f"`{frame.source.code(made.node)}` is made and trained in one statement")
+        return WrapPoint(self.module, made.name, stmt, frame.source, frame, modules=(self.module,), made=made.node)
 
     def puts(self, event: Event) -> bool:
         """Whether an event puts the module into its cell, by itself or in a list or dict."""
@@ -196,6 +209,8 @@ def _prepares(flow: Flow, event: Event, module: Module) -> bool:
         if event.kind == "external" and _copies(event.name):
             return False  # EMA(model): the copy is made of what every rank holds alike once the model is wrapped
         given = [*event.extra.values()]
+        if keeps(event.name):
+            return False  # it is kept there, not looked into
         return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
     return False
 

@@ -9,7 +9,8 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
-from ddpify.facts.sharding import LoaderFacts, loader_facts, training_key
+from ddpify.facts.phases import training_key
+from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
 
@@ -153,11 +154,14 @@ class LoaderWithoutSampler(Rule):
             edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "torch")]
             edits.append(Replace(source, known.dataset, subset))
             name = subset
+        key = training_key(facts, known.call)
         options = ""
         if known.splat_shuffles and known.splat is not None:
             options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'
-        elif known.shuffle is not None and (
-            known.shuffles is None or source.code(known.shuffle) not in ("True", "False", "1", "0")
+        elif (
+            (key is None or known.shuffles is None)
+            and known.shuffle is not None
+            and (known.shuffles is None or source.code(known.shuffle) not in ("True", "False", "1", "0"))
         ):
             options = f", shuffle={source.code(known.shuffle)}"
         elif known.shuffles is False:
@@ -165,12 +169,15 @@ class LoaderWithoutSampler(Rule):
         if known.drop_last is True:
             options += ", drop_last=True"
         value = f"{facts.names_of(source)['DistributedSampler']}({name}{options})"
-        key = training_key(facts, known.call)
-        if key is not None and any(x.call is known.call for x in facts.roles.evaluation_loaders):
+        if key is not None:
             # {x: DataLoader(sets[x], shuffle=True) for x in ["train", "val"]}: the others keep their own order
             shuffled = known.source.code(known.shuffle) if known.shuffle is not None else "False"
             both = key[1] if shuffled == "True" else f"{shuffled} and {key[1]}"
-            value = f"{value} if {key[0]} else None" + (f", shuffle={both}" if shuffled != "False" else "")
+            same = shuffled in ("False", key[0], f"({key[0]})") or f"({shuffled})" == key[0]
+            kept = "" if same else f", shuffle={both}"
+            value = f"{value} if {key[0]} else None{kept}"
+        elif known.shuffle is None and not known.splat_shuffles and known.shuffles is not False and not known.subset:
+            value += ", shuffle=False"  # partial(DataLoader, shuffle=True): said where the call does not show it
         edits.extend(set_sampler(known, value))
         edits.append(AddImport(source, "DistributedSampler"))
         if known.drop_last:

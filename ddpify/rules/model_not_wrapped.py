@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, InsertAfter
+from ddpify.edits import AddImport, Edit, Hoist, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Frame
@@ -15,6 +15,7 @@ from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.source import walk
 
 
 class ModelNotWrapped(Rule):
@@ -151,13 +152,11 @@ class ModelNotWrapped(Rule):
                 )
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
-                ids = self.device_ids(facts, w)
-                edit = InsertAfter(w.source, w.after, (wrap_statement(w, facts.names_of(w.source)["DDP"], ids),))
                 yield self.finding(
                     w.source,
                     w.after,
                     f"`{w.target}` is wrapped" if not w.shape else f"every model in `{w.target}` is wrapped",
-                    edit,
+                    self.edit(facts, w),
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward",
                 )
@@ -165,6 +164,24 @@ class ModelNotWrapped(Rule):
             yield self.untraced(facts)
         else:
             yield from self.outside(facts)
+
+    def edit(self, facts: Facts, w: WrapPoint) -> Edit:
+        """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
+        names = facts.names_of(w.source)
+        ids = self.device_ids(facts, w)
+        if w.made is not None:
+            name = w.target if self.is_free(w) else names.fresh(w.target)
+            return Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))
+        return InsertAfter(w.source, w.after, (wrap_statement(w, names["DDP"], ids),))
+
+    def is_free(self, w: WrapPoint) -> bool:
+        """`model = train(Net(), loader)`: the name is given anew by the statement, and not read in it."""
+        if not isinstance(w.after, cst.Assign):
+            return False
+        targets = [t.target.value for t in w.after.targets if isinstance(t.target, cst.Name)]
+        return w.target in targets and not any(
+            isinstance(n, cst.Name) and n.value == w.target for n in walk(w.after.value)
+        )
 
     def outside(self, facts: Facts) -> Iterator[Finding]:
         """Parameters that an optimizer has and no wrapper: every rank would train its own."""

@@ -74,8 +74,8 @@ class SameNoiseOnAllRanks(Rule):
             lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
-        if not lines:
-            first = next(s for s in fixed if s.what in ("torch", "numpy"))
+        if not lines or point.made is not None:
+            first = next((s for s in fixed if s.what in ("torch", "numpy")), fixed[0])
             yield self.finding(
                 first.event.frame.source,
                 first.event.node,

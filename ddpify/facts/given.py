@@ -1,0 +1,86 @@
+"""A parameter or a field in, the argument that it was given out; and the place where a model made there gets a name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Entry, Frame
+from ddpify.facts.placing import statement_of
+from ddpify.facts.values import Heap, Instance, Seq, Thing, Value
+from ddpify.source import walk
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """`train(Net())`: an argument that makes the module; no variable of the caller holds it."""
+
+    frame: Frame
+    node: cst.BaseExpression
+    #: the parameter or field that it is given to
+    name: str
+    #: how many events there were when the call was made
+    called: int
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a call that makes an object gives one of its fields: `net` of `Config(model=net)`."""
+
+    frame: Frame
+    node: cst.BaseExpression
+    name: str
+
+
+def call_number(flow: Flow, frame: Frame, entry: Entry) -> int:
+    """How many events there were when a frame was entered."""
+    return next((e.seq for e in flow.log.of("call") if e.node is entry.call and e.callee is frame), 0)
+
+
+def owner_of(flow: Flow, frame: Frame, name: str) -> Frame:
+    """The frame whose variable a name is: of a closure, the function around it."""
+    holder = frame.scope.holder(name)
+    return frame if holder is frame.scope else next((f for f in flow.frames if f.scope is holder), frame)
+
+
+def given_to(held: Value, name: str) -> Given | None:
+    """`Config(net, loader)` of a dataclass or a named tuple, `SimpleNamespace(model=net)`: the argument for a field."""
+    for obj in held:
+        if not isinstance(obj, (Instance, Thing, Seq)) or not isinstance(obj.site.node, cst.Call):
+            continue
+        order = list(obj.fields) if isinstance(obj, Seq) else _annotated(obj)
+        for at, arg in enumerate(obj.site.node.args):
+            field = arg.keyword.value if arg.keyword is not None else order[at] if at < len(order) else ""
+            if arg.star:
+                break
+            if field == name:
+                return Given(obj.site.frame, arg.value, name)
+    return None
+
+
+def _annotated(obj: Heap) -> list[str]:
+    """The fields of a dataclass, in their order."""
+    if not isinstance(obj, Instance) or obj.cls is None:
+        return []
+    lines = [s for line in obj.cls.node.body.body if isinstance(line, cst.SimpleStatementLine) for s in line.body]
+    return [s.target.value for s in lines if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)]
+
+
+def made_in_place(made: Made) -> cst.CSTNode | None:
+    """The statement before which `Net().to(device)` can be given a name; None where that would change the order."""
+    source = made.frame.source
+    stmt = statement_of(source, made.node)
+    if not isinstance(stmt, (cst.Assign, cst.AnnAssign, cst.Expr, cst.Return)):
+        return None
+    late = (cst.BaseComp, cst.Lambda, cst.IfExp, cst.BooleanOperation)
+    for above in source.ancestors(made.node):
+        if above is stmt:
+            break
+        if isinstance(above, late):
+            return None
+    start = source.span(made.node).start
+    # what was evaluated before it, as `data()` in `train(data(), Net())`, would come behind it
+    earlier = (n for n in walk(stmt) if isinstance(n, cst.Call) and source.span(n).end <= start)
+    return stmt if next(earlier, None) is None else None

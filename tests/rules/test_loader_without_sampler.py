@@ -1,0 +1,122 @@
+"""DDP301: one call that makes the loaders of training and evaluation, and arguments that stand elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import clean, edited
+
+SCRIPT = """
+import functools
+from collections import namedtuple
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+train_set, test_set = TensorDataset(torch.ones(8, 4)), TensorDataset(torch.ones(6, 4))
+{makes}
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in {train}:
+        model(x).mean().backward()
+        optimizer.step()
+    with torch.no_grad():
+        for (x,) in {test}:
+            print(model(x))
+"""
+
+
+def gives(makes: str, train: str = "train", test: str = "test") -> str:
+    """The script with its loaders made so, after the rule."""
+    return edited(SCRIPT.format(makes=clean(makes), train=train, test=test), "DDP301").text
+
+
+@pytest.mark.parametrize(
+    ("makes", "line"),
+    [
+        pytest.param(
+            """
+            def load(dataset, shuffle=False):
+                return DataLoader(dataset, 4, shuffle=shuffle)
+            train, test = load(train_set, True), load(test_set)
+            """,
+            "DataLoader(dataset, 4, sampler=DistributedSampler(dataset) if shuffle else None)",
+            id="shuffle-tells",
+        ),
+        pytest.param(
+            """
+            def load(is_train):
+                dataset = train_set if is_train else test_set
+                return DataLoader(dataset, 4, shuffle=True)
+            train, test = load(True), load(False)
+            """,
+            "DataLoader(dataset, 4, sampler=DistributedSampler(dataset) if is_train else None, shuffle=not is_train)",
+            id="a-flag-tells",
+        ),
+        pytest.param(
+            """
+            def load(part):
+                dataset = train_set if part == 'fit' else test_set
+                return DataLoader(dataset, 4, shuffle=True if part == 'fit' else False)
+            train, test = load('fit'), load('check')
+            """,
+            "sampler=DistributedSampler(dataset) if (True if part == 'fit' else False) else None)",
+            id="a-choice-is-put-in-brackets",
+        ),
+        pytest.param(
+            """
+            def load(part):
+                dataset = train_set if part == 'fit' else test_set
+                return DataLoader(dataset, 4)
+            train, test = load('fit'), load('check')
+            """,
+            "sampler=DistributedSampler(dataset, shuffle=False) if part == 'fit' else None)",
+            id="a-text-tells",
+        ),
+        pytest.param(
+            "train, test = [DataLoader(s, 4, shuffle=True) for s in (train_set, test_set)]",
+            "DataLoader(s, 4, sampler=DistributedSampler(s) if s is train_set else None, shuffle=s is not train_set)",
+            id="the-dataset-itself-tells",
+        ),
+        pytest.param(
+            "train, test = [DataLoader(s, 4, shuffle=b) for s, b in ((train_set, True), (test_set, False))]",
+            "DataLoader(s, 4, sampler=DistributedSampler(s) if b else None)",
+            id="a-pair-tells",
+        ),
+    ],
+)
+def test_one_call_makes_both_loaders(makes: str, line: str) -> None:
+    assert line in gives(makes)
+
+
+def test_one_call_that_nothing_tells_apart_is_refused() -> None:
+    makes = """
+    def load(dataset):
+        return DataLoader(dataset, 4, shuffle=True)
+    train, test = load(TensorDataset(torch.ones(8, 4))), load(TensorDataset(torch.ones(6, 4)))
+    """
+    found = edited(SCRIPT.format(makes=clean(makes), train="train", test="test"), "DDP301")
+    assert any("the same DataLoader(...) call" in message for message in found.left)
+
+
+def test_arguments_of_a_partial_count() -> None:
+    """A loader that shuffles by its partial may not have the sampler beside that."""
+    makes = """
+    load = functools.partial(DataLoader, shuffle=True)
+    train, test = load(train_set), load(test_set, shuffle=False)
+    """
+    text = gives(makes)
+    assert (
+        "load(train_set, sampler=DistributedSampler(train_set), shuffle=False), load(test_set, shuffle=False)" in text
+    )
+
+
+def test_a_named_tuple_holds_the_loaders() -> None:
+    makes = """
+    Loaders = namedtuple("Loaders", "train test")
+    loaders = Loaders(test=DataLoader(test_set), train=DataLoader(train_set))
+    """
+    text = gives(makes, "loaders.train", "loaders.test")
+    assert "train=DataLoader(train_set, sampler=DistributedSampler(train_set, shuffle=False))" in text

@@ -1,0 +1,141 @@
+"""DDP201: where the wrap stands, by what holds the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import clean, edited
+
+HEAD = """
+import types
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+loader = DataLoader(torch.ones(8, 4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [
+        pytest.param(
+            """
+            def stepper(net, optimizer):
+                def step(x):
+                    net(x).mean().backward()
+                    optimizer.step()
+                return step
+            model = nn.Linear(4, 1)
+            step = stepper(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            for x in loader:
+                step(x)
+            """,
+            "model = nn.Linear(4, 1)\nmodel = DDP(model)",
+            id="a-closure",
+        ),
+        pytest.param(
+            """
+            @dataclass
+            class Config:
+                rounds: int
+                net: nn.Module
+            def run(cfg):
+                optimizer = torch.optim.SGD(cfg.net.parameters(), lr=0.1)
+                for x in loader:
+                    cfg.net(x).mean().backward()
+                    optimizer.step()
+            model = nn.Linear(4, 1)
+            run(Config(2, model))
+            """,
+            "model = nn.Linear(4, 1)\nmodel = DDP(model)",
+            id="a-dataclass",
+        ),
+        pytest.param(
+            """
+            def build():
+                net = nn.Linear(4, 1)
+                return types.SimpleNamespace(net=net)
+            it = build()
+            optimizer = torch.optim.SGD(it.net.parameters(), lr=0.1)
+            for x in loader:
+                it.net(x).mean().backward()
+                optimizer.step()
+            """,
+            "    net = nn.Linear(4, 1)\n    net = DDP(net)\n    return types.SimpleNamespace(net=net)",
+            id="a-namespace",
+        ),
+        pytest.param(
+            """
+            def train(net, data):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for x in data:
+                    net(x).mean().backward()
+                    optimizer.step()
+                return net
+            net = train(nn.Linear(4, 1), loader)
+            """,
+            "net = DDP(nn.Linear(4, 1))\nnet = train(net, loader)",
+            id="one-statement",
+        ),
+        pytest.param(
+            """
+            net = 3
+            def train(net, data):
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for x in data:
+                    net(x).mean().backward()
+                    optimizer.step()
+            train(nn.Linear(4, 1), loader)
+            print(net)
+            """,
+            "net_2 = DDP(nn.Linear(4, 1))\ntrain(net_2, loader)",
+            id="one-statement-and-the-name-is-taken",
+        ),
+        pytest.param(
+            """
+            if len(loader) > 3:
+                model = nn.Linear(4, 1)
+            else:
+                model = nn.Sequential(nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in loader:
+                model(x).mean().backward()
+                optimizer.step()
+            """,
+            "    model = nn.Sequential(nn.Linear(4, 1))\nmodel = DDP(model)\n",
+            id="either-of-two",
+        ),
+    ],
+)
+def test_the_wrap(body: str, lines: str) -> None:
+    found = edited(HEAD + clean(body) + "\n", "DDP201")
+    assert lines in found.text
+    assert found.text.count("DDP(") == 1
+    assert not found.left
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("train(load(), nn.Linear(4, 1))", id="something-is-evaluated-before-it"),
+        pytest.param("[train(loader, nn.Linear(4, 1)) for _ in range(2)]", id="it-is-made-in-a-comprehension"),
+        pytest.param("train(loader, nn.Linear(4, 1), 'cuda')", id="it-is-moved-in-the-function"),
+    ],
+)
+def test_a_model_in_a_statement_whose_order_would_change_is_refused(call: str) -> None:
+    body = f"""
+    def load():
+        return DataLoader(torch.rand(8, 4))
+    def train(data, net, device=None):
+        {"net.to(device)" if "cuda" in call else "pass"}
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for x in data:
+            net(x).mean().backward()
+            optimizer.step()
+    {call}
+    """
+    found = edited(HEAD + clean(body) + "\n", "DDP201")
+    assert ["made and trained in one statement" in message for message in found.left] == [True]
