@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import libcst as cst
 
-from ddpify.facts.contents import constants, join, origins
+from ddpify.facts.contents import constants, detached, join, origins
 from ddpify.facts.fields import Fields
 from ddpify.facts.frames import Frame
 from ddpify.facts.values import (
@@ -32,9 +34,7 @@ from ddpify.facts.values import (
 )
 
 #: Attributes of tensors that are tensors of the same samples.
-_SAME = frozenset(
-    {"data", "T", "mT", "real", "logits", "loss", "sample", "prev_sample", "last_hidden_state", "pooler_output"}
-)
+_SAME = frozenset({"T", "mT", "real", "logits", "loss", "sample", "prev_sample", "last_hidden_state", "pooler_output"})
 
 
 class Attributes(Fields):
@@ -79,6 +79,8 @@ class Attributes(Fields):
             case Device():
                 return (Data("str"),) if name == "type" else (Data("int", "const"),) if name == "index" else UNKNOWN
             case Data():
+                if name == "data":
+                    return (replace(obj, origins=detached(obj.origins)),)
                 if name in _SAME or name in ("grad", "requires_grad", "device", "dtype"):
                     return (obj,) if name in _SAME else (Data("any"),)
                 if name == "shape":

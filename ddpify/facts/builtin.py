@@ -136,7 +136,9 @@ class Builtins(Methods):
         if isinstance(kept, Wrapped) and isinstance(made, Wrapped):
             kept.module = join(kept.module, made.module)
         elif isinstance(kept, Optimizer) and isinstance(made, Optimizer):
-            kept.modules = list(dict.fromkeys([*kept.modules, *made.modules]))
+            # model = make() in a loop: what the trial pass made is no model of its own
+            before = [m for m in kept.modules if not m.site.frame.trial or self.quiet]
+            kept.modules = list(dict.fromkeys([*before, *made.modules]))
         elif isinstance(kept, Iteration) and isinstance(made, Iteration):
             kept.of = made.of
         elif isinstance(kept, Mode) and isinstance(made, Mode):

@@ -201,7 +201,7 @@ class Calls(Library):
         if func.node not in self.assigned:
             self.assigned[func.node] = assigned_names(func.node)
         new.assigned = self.assigned[func.node]
-        new.number = len(self.frames)
+        new.number, new.trial = len(self.frames), self.quiet > 0
         self.frames.append(new)
         return new
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ddpify.facts.values import (
     Const,
     Data,
     Dict,
+    FromForward,
     Iteration,
     Method,
     Module,
@@ -63,6 +66,11 @@ def origins(value: Value, depth: int = 3) -> frozenset[Origin]:
             for part in obj.of:
                 found |= origins(part, depth - 1)
     return frozenset(found)
+
+
+def detached(known: frozenset[Origin]) -> frozenset[Origin]:
+    """The same origins, with no gradient on the way back to them."""
+    return frozenset(replace(o, cut=True) if isinstance(o, FromForward) else o for o in known)
 
 
 def data_of(value: Value) -> Data | None:

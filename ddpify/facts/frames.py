@@ -72,6 +72,8 @@ class Frame:
         self.scope = scope
         self.func = func
         self.grad = grad
+        #: it belongs to the trial pass of a loop, which only settles values
+        self.trial = False
         #: how many frames were there before it
         self.number = 0
         #: the function that a comprehension stands in; for a function, itself

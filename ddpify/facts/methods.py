@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, join, modules, origins
+from ddpify.facts.contents import constants, data_of, detached, join, modules, origins
 from ddpify.facts.expressions import Expressions
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
@@ -88,6 +88,8 @@ SURFACE = frozenset(
         "buffers",
     }
 )
+#: Methods of tensors behind which no gradient flows back.
+_CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist", "argmax"})
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 
 
@@ -181,6 +183,7 @@ class Methods(Expressions):
             return NONE
         if name in ("parameters", "named_parameters"):
             return (Parameters(self.site(node, frame)),)
+        known = detached(known) if name in _CUTS else known
         whole = not given and "dim" not in named and "axis" not in named
         agg = obj.agg
         if name in ("sum", "count_nonzero"):

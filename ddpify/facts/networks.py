@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddpify.facts.builtin import Builtins, reduced
-from ddpify.facts.contents import constants, data_of, join, modules, origins
+from ddpify.facts.contents import constants, data_of, detached, join, modules, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
@@ -73,6 +73,7 @@ class Networks(Builtins):
         module.called = module.called or not self.quiet
         if root.has_parameters:
             known |= {FromForward(root, node)}
+        known = detached(known) if self.grad is False else known
         agg = "sample"
         if module.cls is not None and module.cls.member("forward"):
             result = self.inside_forward(module, node, given, frame)

@@ -101,6 +101,33 @@ def _branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
     return any((n.body in above and n.orelse in above2) or (n.body in above2 and n.orelse in above) for n in tests)
 
 
+def alternatives(one: Event, other: Event) -> bool:
+    """Whether one turn of a loop has just one of two events: two branches, or `if amp: a(); continue` before `b()`."""
+    source = one.frame.source
+    if other.frame is not one.frame:
+        return False
+    around = list(source.ancestors(other.stmt))
+    inner: cst.CSTNode = one.stmt
+    for above in source.ancestors(one.stmt):
+        if isinstance(above, (cst.If, cst.Match, cst.Try)) and above in around:
+            there = around[around.index(above) - 1] if around.index(above) else other.stmt
+            if there is not inner:
+                return True
+        elif isinstance(above, cst.If) and _leaves(above.body) and inner is above.body:
+            return True
+        if isinstance(above, (cst.For, cst.While, cst.FunctionDef)):
+            return False
+        inner = above
+    return False
+
+
+def _leaves(block: cst.BaseSuite) -> bool:
+    """The last statement of a block is `return`, `continue`, `break` or `raise`."""
+    last = block.body[-1] if block.body else None
+    last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(last, (cst.Return, cst.Continue, cst.Break, cst.Raise))
+
+
 def is_guard(node: cst.CSTNode) -> bool:
     """`if __name__ == "__main__":`"""
     return (

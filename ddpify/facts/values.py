@@ -33,10 +33,11 @@ class FromBatch:
 
 @dataclass(frozen=True)
 class FromForward:
-    """The output of a forward of this module."""
+    """The output of a forward of this module; `cut` where no gradient flows back into it (`.detach()`, no_grad)."""
 
     module: Module
     node: cst.CSTNode
+    cut: bool = False
 
 
 @dataclass(frozen=True)

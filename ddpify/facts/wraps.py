@@ -50,7 +50,7 @@ class NoWrapPoint:
 
 def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
     """A wrap point for each trained module that is not wrapped yet."""
-    wrapped = {m for w in roles.wrapped for m in modules(w.module)}
+    wrapped = {part for w in roles.wrapped for m in modules(w.module) for part in (m, m.inner or m)}
     found: list[tuple[WrapPoint | NoWrapPoint, Event]] = []
     for module in roles.trained:
         if module in wrapped or root(module) in wrapped or not module.has_parameters:

@@ -46,7 +46,7 @@ class ForwardBypassesWrapper(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         flow, roles = facts.after, facts.after_roles
-        wrapped = {m for w in roles.wrapped for m in modules(w.module)}
+        wrapped = {part for w in roles.wrapped for m in modules(w.module) for part in (m, m.inner or m)}
         through = {id(b) for e in flow.log.of("forward") for b in [e.node] if not isinstance(e.obj, Module)}
         for e in flow.log.of("forward", "method"):
             if (

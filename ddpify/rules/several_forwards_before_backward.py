@@ -8,16 +8,23 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
 from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
+from ddpify.facts.placing import alternatives
 from ddpify.facts.values import FromForward, Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule
+
+_REMEDY = (
+    "Add the losses and call backward once, or run the model again before the second; .detach() the output that the "
+    "first loss does not train"
+)
 
 
 class SeveralForwardsBeforeBackward(Rule):
     """One wrapper runs forward several times before its losses are backpropagated one by one.
 
     ## What it does
-    Finds two forwards of the same DDP wrapper that are followed by two backwards, and two forwards of a model with
-    BatchNorm before one backward.
+    Finds backwards through a DDP wrapper that has not run forward since the one before: two forwards and then two
+    backwards, or one forward and two losses with `retain_graph=True`. Also two forwards of a model with BatchNorm
+    before one backward. What goes through `.detach()` does not count.
 
     ## Why is this bad?
     DDP reduces gradients once per forward-backward pair: of two backwards after two forwards the second leaves local
@@ -30,6 +37,30 @@ class SeveralForwardsBeforeBackward(Rule):
     good = (
         Good("""
             ddp = DDP(model)
+            critic = DDP(nn.Linear(1, 1))
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            judge = torch.optim.SGD(critic.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                made = ddp(x)
+                critic(made.detach()).mean().backward()
+                judge.step()
+                critic(made).mean().backward()
+                optimizer.step()
+            """),
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler() if torch.cuda.is_available() else None
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                loss = ddp(x).mean()
+                if scaler is not None:
+                    scaler.scale(loss).backward()
+                else:
+                    loss.backward()
+                optimizer.step()
+            """),
+        Good("""
+            ddp = DDP(model)
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
             for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
                 (ddp(x).mean() + ddp(y.expand(-1, 8)).mean()).backward()
@@ -37,6 +68,15 @@ class SeveralForwardsBeforeBackward(Rule):
             """),
     )
     bad = (
+        Bad("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                out = ddp(x)
+                (out - y).pow(2).mean().backward(retain_graph=True)
+                out.abs().mean().backward()
+                optimizer.step()
+            """),
         Bad("""
             ddp = DDP(model)
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
@@ -52,56 +92,51 @@ class SeveralForwardsBeforeBackward(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         done: set[int] = set()
         for w in facts.after_roles.wrapped:
-            pending: list[Event] = []
-            split: Event | None = None
+            inner = {part for m in modules((w,)) for part in (m, m.inner) if part is not None}
+            pending: list[Event] = []  # forwards since the last backward through this wrapper
+            ran: list[Event] = []  # those before it
+            last: Event | None = None  # that backward
             for e in facts.after.log.of("forward", "backward"):
-                if (
-                    e.kind == "forward"
-                    and e.obj is w
-                    and e.grad is not False
-                    and e.node in facts.after_roles.training_forwards
-                ):
-                    if split is not None:
-                        pending, split = [], None
+                if e.kind == "forward" and e.obj is w and e.grad is not False:
                     pending.append(e)
-                elif e.kind == "backward" and len({id(p.node) for p in pending}) > 1:
-                    nodes = {id(o.node) for o in origins(e.value) if isinstance(o, FromForward)}
-                    mine = {id(p.node) for p in pending}
-                    if split is not None and nodes & mine and id(e.node) not in done and e.frame.source is facts.source:
-                        done.add(id(e.node))
-                        yield self.second(facts, e, w)
-                    elif split is None and mine <= nodes:
-                        yield from self.buffers(facts, pending[-1], w, done)
-                        pending = []
-                    elif split is None and nodes & mine:
-                        split = e
                 elif e.kind == "backward":
-                    pending = []
+                    reached = {
+                        id(o.node)
+                        for o in origins(e.value)
+                        if isinstance(o, FromForward) and not o.cut and o.module in inner
+                    }
+                    if not reached or (last is not None and alternatives(last, e)):
+                        continue
+                    if not pending and last is not None:
+                        through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])
+                        if id(e.node) not in done and (facts.converting or e.frame.source is facts.source):
+                            done.add(id(e.node))
+                            yield self.second(facts, e, through)
+                        continue
+                    mine = {id(p.node) for p in pending}
+                    if len(mine) > 1 and mine <= reached:
+                        yield from self.buffers(facts, pending[-1], w, done)
+                    pending, ran, last = [], pending or ran, e
 
-    def second(self, facts: Facts, e: Event, w: Wrapped) -> Finding:
-        code = facts.source.code(e.node)
+    def second(self, facts: Facts, e: Event, through: Event) -> Finding:
+        code, forward = e.frame.source.code(e.node), through.frame.source.code(through.node)
         return self.finding(
-            facts.source,
+            e.frame.source,
             e.node,
-            f"`{code}` is the second backward after several forwards of one DDP wrapper: its gradients stay local",
+            f"`{code}` is the second backward through `{forward}`: only the first is reduced, these stay local",
             refuse=facts.converting,
-            left="Add the losses and call backward once" if facts.converting else "",
+            left=_REMEDY if facts.converting else "",
         )
 
     def buffers(self, facts: Facts, e: Event, w: Wrapped, done: set[int]) -> Iterator[Finding]:
         """Only where the class is known to have BatchNorm: a model that cannot be seen is not accused."""
         known = [m for m in modules((w,)) if m.cls is not None]
-        if (
-            id(e.node) in done
-            or e.frame.source is not facts.source
-            or not any(mentions(m, BUFFERS) for m in known)
-            or not facts.converting
-        ):
+        if id(e.node) in done or not any(mentions(m, BUFFERS) for m in known) or not facts.converting:
             return
         done.add(id(e.node))
-        code = facts.source.code(e.node)
+        code = e.frame.source.code(e.node)
         yield self.finding(
-            facts.source,
+            e.frame.source,
             e.node,
             f"`{code}` is another forward of a model with BatchNorm before the backward: on CUDA that fails under DDP",
             left="concatenate the inputs of both forwards, or use SyncBatchNorm",
