@@ -54,7 +54,7 @@ def _with_names(source: Source, owner: cst.CSTNode, block: cst.CSTNode) -> list[
         if not serves:
             break
         region.insert(0, stmt)
-    while len(region) > 1 and not _own(owner, region) >= _names(region[0]):
+    while any(not _names(s) <= _own(owner, region) for s in region[:-1]):
         region.pop(0)
     return region
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, InsertAfter
+from ddpify.edits import AddHelper, Edit, InsertAfter, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
+from ddpify.facts.definitions import argument_of, definitions
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import Const, FromBatch, Loader, Scheduler, Value
+from ddpify.facts.values import Const, Ext, FromBatch, Loader, Scheduler, Value
+from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
-from ddpify.source import walk
+from ddpify.source import Source, walk
+
+_MAKES_EMPTY = re.compile(r"builtins\.(list|dict)|collections\.\w+")
 
 
 class RankLocalDecision(Rule):
@@ -66,32 +72,47 @@ class RankLocalDecision(Rule):
         if not facts.converting:
             return
         replicated = {id(e.loader) for e in facts.cached("evaluations", evaluations) if e.mode == "all"}
+        origin = Origins(facts, replicated)
         done: set[tuple[int, str]] = set()
-        for frame, _node, source_names in self.decisions(facts):
-            for name in source_names:
-                value = facts.flow.values.get(name, ())
-                if not self.depends(value, replicated):
-                    continue
-                bind = self.binding(facts, frame, name, replicated)
-                if bind is None or (id(bind.stmt), bind.name) in done or not facts.editable(bind.frame.source):
-                    continue
-                done.add((id(bind.stmt), bind.name))
-                known = data_of(bind.value)
-                number = known is not None and known.form in ("int", "float", "number", "bool", "str")
-                helper = AddHelper(
-                    bind.frame.source, "broadcast_value", frozenset() if number else frozenset({"tensor"})
-                )
-                text = f"{bind.name} = {facts.names_of(bind.frame.source)['broadcast_value']}({bind.name})"
-                yield self.finding(
-                    bind.frame.source,
-                    bind.stmt,
-                    f"all ranks go by rank 0's `{bind.name}`",
-                    InsertAfter(bind.frame.source, bind.stmt, (text,)),
-                    helper,
-                    reason="it decides, and every rank computes it for itself",
-                )
+        for frame, _node, deciding in self.decisions(facts):
+            spots = [s for node in deciding for s in origin.within(node, frame)]
+            if any(not facts.editable(s.source) for s in spots) or (not spots and origin.unknown(deciding, frame)):
+                yield self.open(frame, deciding[0])
+            for spot in spots:
+                key = (id(spot.node), spot.name)
+                if key not in done and facts.editable(spot.source):
+                    done.add(key)
+                    yield self.broadcast(facts, spot)
 
-    def decisions(self, facts: Facts) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.Name]]]:
+    def open(self, frame: Frame, node: cst.CSTNode) -> Finding:
+        code = frame.source.code(node).split("\n")[0]
+        return self.finding(
+            frame.source,
+            node,
+            f"ranks go by `{code}`, which each computes for itself",
+            left="take rank 0's value on all ranks (torch.distributed.broadcast_object_list)",
+        )
+
+    def broadcast(self, facts: Facts, spot: Spot) -> Finding:
+        source = spot.source
+        helper = AddHelper(source, "broadcast_value", frozenset() if spot.number else frozenset({"tensor"}))
+        call = facts.names_of(source)["broadcast_value"]
+        edit: Edit = (
+            InsertAfter(source, spot.node, (f"{spot.name} = {call}({spot.name})",))
+            if spot.name
+            else Surround(source, spot.node, f"{call}(", ")")
+        )
+        what = spot.name or source.code(spot.node).split("\n")[0]
+        return self.finding(
+            source,
+            spot.node,
+            f"all ranks go by rank 0's `{what}`",
+            edit,
+            helper,
+            reason="it decides, and every rank computes it for itself",
+        )
+
+    def decisions(self, facts: Facts) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.CSTNode]]]:
         """Tests of `if` and `while` that lead to more than output, and arguments of scheduler.step."""
         seen: set[tuple[int, int]] = set()
         for e in facts.flow.log.events:
@@ -99,13 +120,11 @@ class RankLocalDecision(Rule):
                 break
             for node in e.under:
                 key = (id(node), id(e.frame))
-                if (
-                    isinstance(node, cst.If)
-                    and key not in seen
-                    and not (e.kind == "external" and e.name == "builtins.print")
-                ):
+                if isinstance(node, cst.If) and key not in seen:
                     seen.add(key)
-                    yield e.frame, node, [n for n in walk(node.test) if isinstance(n, cst.Name)]
+                    if not matters(facts, e.frame.source, node):
+                        continue
+                    yield e.frame, node, [node.test]
             if (
                 e.kind == "method"
                 and e.name == "step"
@@ -113,26 +132,148 @@ class RankLocalDecision(Rule):
                 and isinstance(e.node, cst.Call)
                 and e.node.args
             ):
-                yield e.frame, e.node, [n for a in e.node.args for n in walk(a.value) if isinstance(n, cst.Name)]
+                yield e.frame, e.node, [a.value for a in e.node.args]
 
-    def depends(self, value: Value, replicated: set[int]) -> bool:
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """Where a number is to be made rank 0's: behind the statement that computes `name`, or, without one, around it."""
+
+    node: cst.CSTNode
+    source: Source
+    name: str
+    number: bool
+
+
+class Origins:
+    """From what decides back to where it was computed from an evaluation that every rank does by itself."""
+
+    def __init__(self, facts: Facts, replicated: set[int]) -> None:
+        self.facts = facts
+        self.replicated = replicated
+        self.known = definitions(facts.flow)
+
+    def depends(self, value: Value) -> bool:
         return not all(isinstance(o, Const) for o in value) and any(
-            isinstance(o, FromBatch) and isinstance(o.loader, Loader) and id(o.loader) in replicated
+            isinstance(o, FromBatch) and isinstance(o.loader, Loader) and id(o.loader) in self.replicated
             for o in origins(value)
         )
 
-    def binding(self, facts: Facts, frame: Frame, name: cst.Name, replicated: set[int]) -> Event | None:
-        """The statement that computes a name from the evaluation: no loop's own sum, no copy (`best = value`)."""
-        place = frame.source.span(name).start
-        binds = [
-            e
-            for e in facts.flow.log.of("bind")
-            if e.frame is frame
-            and e.name == name.value
-            and isinstance(e.stmt, cst.Assign)
-            and frame.source.span(e.stmt).start < place
-            and self.depends(e.value, replicated)
-            and not isinstance(e.stmt.value, (cst.Name, cst.Integer, cst.Float))
+    def within(self, node: cst.CSTNode, frame: Frame, depth: int = 8) -> list[Spot]:
+        """The spots for all that an expression goes by; around its calls where no variable holds what they give."""
+        found = [s for part in parts(node) for s in self.of(part, frame, depth)]
+        if found:
+            return found
+        calls = [n for n in walk(node) if isinstance(n, cst.Call) and self.depends(self.facts.flow.values.get(n, ()))]
+        inner = {n for c in calls for a in c.args for n in walk(a.value)}
+        own = [c for c in calls if self.known.callees(c, frame)] or [c for c in calls if c not in inner]
+        return [Spot(c, frame.source, "", is_number(self.facts.flow.values.get(c, ()))) for c in own]
+
+    def unknown(self, nodes: list[cst.CSTNode], frame: Frame) -> bool:
+        """Whether something goes by an evaluation, outside its own loop, and where it comes from was not found."""
+        loops = [
+            e for e in frame.events if e.kind == "loop" and any(id(o) in self.replicated for o in loaders_in(e.value))
         ]
-        outside = [b for b in binds if not any(id(o) in replicated for lo in b.loops for o in loaders_in(lo.iterates))]
+        inside = {n for e in loops for n in walk(e.node)}
+        return any(
+            self.depends(self.facts.flow.values.get(n, ())) and n not in inside for node in nodes for n in walk(node)
+        )
+
+    def of(self, node: cst.CSTNode, frame: Frame, depth: int) -> list[Spot]:
+        """The spots that a name or attribute has its number from: copies, parameters and arithmetic followed up."""
+        if not depth or not self.depends(self.facts.flow.values.get(node, ())):
+            return []
+        if isinstance(node, cst.Name) and is_parameter(node, frame):
+            return self.given(node.value, frame, depth - 1)
+        bind = self.binding(node, frame)
+        if bind is None:
+            return []
+        assert isinstance(bind.stmt, cst.Assign)
+        if self.begins_empty(bind.stmt.value):
+            return self.kept(bind, depth - 1)
+        values = [d.node for d in self.known.bound_by(bind)] or [bind.stmt.value]
+        above = [s for value in values for s in self.passed(value, bind.frame, depth - 1)]
+        if above or all(isinstance(value, (cst.Name, cst.Attribute)) for value in values):
+            return above
+        return [Spot(bind.stmt, bind.frame.source, bind.frame.source.code(bind.node), is_number(bind.value))]
+
+    def passed(self, value: cst.CSTNode, frame: Frame, depth: int) -> list[Spot]:
+        """`now = loss`, `score = -loss`: what is copied, or came into the function, is looked at where it came from."""
+        if isinstance(value, (cst.Name, cst.Attribute)):
+            return self.of(value, frame, depth)
+        return [s for part in parts(value) if is_parameter(part, frame) for s in self.of(part, frame, depth)]
+
+    def given(self, name: str, frame: Frame, depth: int) -> list[Spot]:
+        """What the callers give for a parameter."""
+        found: list[Spot] = []
+        for entry in frame.entries:
+            given = argument_of(entry.call, frame, name)
+            if given is not None and self.depends(self.facts.flow.values.get(given, ())):
+                found.extend(self.within(given, entry.frame, depth))
+        return found
+
+    def begins_empty(self, value: cst.BaseExpression) -> bool:
+        """`[]`, `{"loss": None}`, `dict()`, `defaultdict(list)`: what the evaluation gives comes in later."""
+        callee = self.facts.flow.values.get(value.func, ()) if isinstance(value, cst.Call) else ()
+        made = any(isinstance(o, Ext) and _MAKES_EMPTY.fullmatch(o.name) for o in callee)
+        shown = isinstance(value, (cst.List, cst.Dict, cst.Tuple))
+        parts = (n for n in walk(value) if n is not value)
+        return (made or shown) and not any(self.depends(self.facts.flow.values.get(n, ())) for n in parts)
+
+    def kept(self, bind: Event, depth: int) -> list[Spot]:
+        """`history.append(loss)`, `best["loss"] = loss`: what is put into a list or dict that began empty."""
+        found: list[Spot] = []
+        for e in self.facts.flow.log.of("method", "store"):
+            if e.obj not in bind.value or self.in_evaluation(e):
+                continue
+            put = e.node.args if isinstance(e.node, cst.Call) else ()
+            values = [a.value for a in put] or ([e.stmt.value] if isinstance(e.stmt, cst.Assign) else [])
+            found.extend(s for v in values for s in self.within(v, e.frame, depth))
+        return found
+
+    def in_evaluation(self, event: Event) -> bool:
+        return any(id(o) in self.replicated for lo in event.loops for o in loaders_in(lo.iterates))
+
+    def binding(self, node: cst.CSTNode, frame: Frame) -> Event | None:
+        """The statement that computes a name from the evaluation: no loop's own sum."""
+        place = frame.source.span(node).start
+        if isinstance(node, cst.Attribute):
+            binds = [e for e in self.known.attribute_events(node) if isinstance(e.stmt, cst.Assign)]
+        else:
+            binds = [
+                e
+                for e in self.facts.flow.log.of("bind")
+                if e.frame is frame
+                and e.name == getattr(node, "value", None)
+                and isinstance(e.stmt, cst.Assign)
+                and frame.source.span(e.stmt).start < place
+                and not isinstance(e.stmt.value, (cst.Integer, cst.Float))
+            ]
+        binds = [b for b in binds if self.depends(b.value)]
+        outside = [b for b in binds if not self.in_evaluation(b)]
         return outside[-1] if outside else None
+
+
+def matters(facts: Facts, source: Source, stmt: cst.If | cst.While) -> bool:
+    """Whether more depends on a branch than what rank 0 prints and saves: work for all ranks, values, a way out."""
+    branches = [stmt.body, *([stmt.orelse] if stmt.orelse is not None else [])]
+    return any(
+        bool(work(facts.flow).inside(b)) or bool(names_bound(b)) or changes_places(b) or leaves(source, b)
+        for b in branches
+    )
+
+
+def parts(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """The names and attributes in an expression."""
+    return [n for n in walk(node) if isinstance(n, (cst.Name, cst.Attribute))]
+
+
+def is_parameter(node: cst.CSTNode, frame: Frame) -> bool:
+    """A name that a caller gives its value, and nothing else."""
+    return isinstance(node, cst.Name) and node.value in frame.arguments and node.value not in frame.assigned
+
+
+def is_number(value: Value) -> bool:
+    """A number or text for certain: no tensor."""
+    known = data_of(value)
+    return known is not None and known.form in ("int", "float", "number", "bool", "str")

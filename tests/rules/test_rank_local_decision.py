@@ -1,0 +1,82 @@
+"""DDP503: what decides is rank 0's number, made so where it is computed, however it travels to the decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import edited, script
+
+#: an evaluation that is no sum over samples: every rank runs it in full
+WORST = """
+held_out = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+
+def worst(model):
+    found = []
+    with torch.no_grad():
+        for (x,) in held_out:
+            found.append(model(x.to(device)).mean().item())
+    return max(found)
+"""
+STOPPER = """
+class Stopper:
+    def __init__(self):
+        self.best, self.bad = None, 0
+
+    def better(self, metric):
+        return self.best is None or metric < self.best
+
+    def step(self, metric):
+        score = -metric
+        if self.best is None or score > self.best:
+            self.best, self.bad = score, 0
+        else:
+            self.bad += 1
+
+    def plain(self, metric):
+        self.now = metric
+        if self.now == 0:
+            self.bad += 1
+
+stopper = Stopper()
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "gives"),
+    [
+        ("now = worst(model)\nstopper.step(now)", "now = worst(model)\nnow = broadcast_value(now)\nstopper.step(now)"),
+        ("stopper.step(worst(model))", "stopper.step(broadcast_value(worst(model)))"),
+        ("stopper.step(metric=worst(model))", "stopper.step(metric=broadcast_value(worst(model)))"),
+        ("stopper.plain(worst(model))", "stopper.plain(broadcast_value(worst(model)))"),
+        ("if worst(model) > 3:\n    break", "if broadcast_value(worst(model)) > 3:\n    break"),
+        ("if max([worst(model)]) > 3:\n    break", "if max([broadcast_value(worst(model))]) > 3:\n    break"),
+        (
+            "history = []\nhistory.append(worst(model))\nif history[-1] > 3:\n    break",
+            "history = []\nhistory.append(broadcast_value(worst(model)))",
+        ),
+        (
+            "log = {'loss': worst(model)}\nif log['loss'] > 3:\n    break",
+            "log = {'loss': worst(model)}\nlog = broadcast_value(log)",
+        ),
+        (
+            "now = worst(model)\ncopied = now\nif copied < 3:\n    break",
+            "now = worst(model)\nnow = broadcast_value(now)\ncopied = now",
+        ),
+    ],
+)
+def test_the_number_is_rank_0_s_where_it_is_computed(inside: str, gives: str) -> None:
+    result = edited(script(before=WORST + STOPPER, inside=inside), "DDP503")
+    assert result.has(gives)
+    assert result.text.count("broadcast_value") == 1
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "now = worst(model)\nif now < 3:\n    print('fine')",
+        "now = worst(model)\nif now < 3:\n    print('fine')\n    torch.save(model.state_dict(), 'fine.pt')",
+        "now = worst(model)\nprint(now)",
+    ],
+)
+def test_what_rank_0_alone_goes_by_is_not_sent(inside: str) -> None:
+    assert "broadcast_value" not in edited(script(before=WORST, inside=inside), "DDP503").text
