@@ -165,7 +165,8 @@ def written_before(
             same = paths.same((read.path, event.frame), (write.path, w.frame))
             folder = _FOLDERS.fullmatch(read.call.name) is not None and _MOVES.fullmatch(write.call.name) is not None
             kin = folder or (read.checkpoint and _SAVES.fullmatch(write.call.name) is not None)
-            if _REMOVES.fullmatch(write.call.name) and not folder:
+            removes = _REMOVES.fullmatch(write.call.name) is not None or write.call.method == "unlink"
+            if removes and not folder and same is not True:
                 continue
             if same is False or (same is None and (certain or not kin)):
                 continue

@@ -222,4 +222,16 @@ def same_on_all_ranks(source: Source, stmt: cst.CSTNode, asks: Callable[[cst.Bas
         below = above
     while isinstance(found, cst.If) and isinstance(source.parents.get(found), cst.If):
         found = source.parents[found]  # an `elif` is no statement of its own
-    return found
+    return _or_its_try(source, found)
+
+
+def _or_its_try(source: Source, stmt: cst.CSTNode) -> cst.CSTNode:
+    """`try: state = torch.load(path)`: where a `try` begins with the statement, the place before it is the `try`'s."""
+    line = source.parents.get(stmt)
+    line = line if isinstance(line, cst.SimpleStatementLine) and line.body[0] is stmt else stmt
+    block = source.parents.get(line)
+    above = source.parents.get(block) if block is not None else None
+    begins = isinstance(block, cst.IndentedBlock) and block.body[0] is line
+    if begins and isinstance(above, (cst.Try, cst.TryStar)) and above.body is block:
+        return _or_its_try(source, above)
+    return stmt

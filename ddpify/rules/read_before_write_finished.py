@@ -14,12 +14,13 @@ from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import Paths, Read, asks_files, find_reads, in_dataset, written_before
+from ddpify.facts.setup import SetUp, find_setup
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import guards, joined_group, same_on_all_ranks
 
 #: Collectives that no rank leaves before the others have come (or that rank 0 takes part in after it wrote).
 _MEETS = re.compile(
-    r"torch\.distributed\.(\w+\.)*(\w*barrier|all_\w+|broadcast\w*|gather\w*|scatter\w*|reduce\w*|send|recv)"
+    r"torch\.distributed\.(\w+\.)*(init_process_group|\w*barrier|all_\w+|broadcast\w*|gather\w*|scatter\w*|reduce\w*|send|recv)"
 )
 
 
@@ -79,7 +80,7 @@ class ReadBeforeWriteFinished(Rule):
         when = moments(facts.flow)
         reads = [(m, r, e) for r in find_reads(facts) for e in r.call.events for m in when.of(e)]
         seen: set[int] = set()
-        met: list[Moment] = []
+        met = self.set_up(facts)
         for moment, read, event in sorted(reads, key=lambda found: found[0]):
             if guarded(event, facts.flow) or in_dataset(event) or event.seq >= facts.flow.main_end:
                 continue
@@ -91,6 +92,14 @@ class ReadBeforeWriteFinished(Rule):
                 met.append((*moment[:-1], moment[-1] - 1))
                 last = writes[-1][0].call
                 yield from self.convert(facts, read, event, last.source.line(last.node), seen)
+
+    def set_up(self, facts: Facts) -> list[Moment]:
+        """The set-up is a meeting, too: no rank leaves it before all have come."""
+        setup = facts.cached("setup", find_setup) if facts.converting else None
+        if not isinstance(setup, SetUp):
+            return []
+        found: list[Moment] = [(e.seq,) for e in setup.frame.events if e.stmt is setup.first]
+        return found[:1]
 
     def lint(
         self, facts: Facts, read: Read, moment: Moment, writes: list[tuple[Event, Moment]], seen: set[int]

@@ -82,6 +82,17 @@ def test_the_barrier_stands_in_the_function_that_reads() -> None:
     )
 
 
+@pytest.mark.parametrize("removal", ["os.remove('best.pt')", "Path('best.pt').unlink()"])
+def test_a_file_that_rank_0_removes_is_gone_for_all(removal: str) -> None:
+    before = removal + "\ntry:\n    state = torch.load('best.pt')\nexcept FileNotFoundError:\n    pass"
+    text = script(imports="from pathlib import Path", before=before)
+    assert edited(text, *CODES).has("dist.barrier()\ntry:\n    state = torch.load('best.pt')")
+    early = script(imports=f"from pathlib import Path\n{removal}", before="state = torch.load('best.pt')")
+    assert "barrier" not in edited(early, *CODES).text  # all ranks join the group in between
+    other = script(before="os.remove(sys.argv[1])\nstate = torch.load('best.pt')", imports="import sys")
+    assert "barrier" not in edited(other, *CODES).text
+
+
 def test_a_function_that_is_called_before_and_after_the_save() -> None:
     """The second call is like the first one, which the flow has followed."""
     functions = """
