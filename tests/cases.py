@@ -29,8 +29,9 @@ _OUTPUTS = re.compile(r"after\.py|report\.txt|distributed_helpers\.py|.+_ddp\.py
 class Case:
     """One folder of fixtures/convert.
 
-    `sometimes` is a pattern of the lines whose printing or text depends on the numbers. `in_order` is false where the
-    conversion cannot repeat the original's numbers even when nothing is shuffled (the reason stands in case.toml).
+    `sometimes` is a pattern of the lines, and file names, whose printing or text depends on the numbers. `in_order` is
+    false where the conversion cannot repeat the original's numbers even when nothing is shuffled (the reason stands in
+    case.toml).
     """
 
     folder: Path

@@ -213,7 +213,7 @@ def test_the_same_files_are_left(case: Case, runs: Runs) -> None:
     assert runs.files(case, STILL_PLAIN) == runs.files(case, STILL_ORIGINAL)
     # a file for every k steps comes less often: there are fewer steps
     after, before = runs.files(case, TWO), runs.files(case, ORIGINAL)
-    assert after <= before
+    assert {n for n in after if not (case.sometimes and re.search(case.sometimes, n))} <= before
     assert {NUMBER.sub("#", name) for name in after} == {NUMBER.sub("#", name) for name in before}
 
 
