@@ -74,25 +74,19 @@ def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
 
 
 def exclusive(one: Event, other: Event) -> bool:
-    """Whether a run of the script has one event or the other: two branches of an `if`, two commands of a group."""
+    """Whether a run of the script has one event or the other: two branches of an `if`, two functions of one call."""
     chains = [list(e.frame.chains(2)) for e in (one, other)]
     if any(len(ways) != 1 for ways in chains):
         return False
     calls = [[entry.call for entry in ways[0]] for ways in chains]
     for at, ((frame, stmt, loops), (frame2, stmt2, _)) in enumerate(zip(steps(one), steps(other), strict=False)):
+        if frame is not frame2:
+            return at > 0 and calls[0][at - 1] is calls[1][at - 1]  # one call runs one function
         if loops:
             return False
-        if frame is not frame2:
-            return at > 0 and all(_is_called(steps(one)[at - 1][0].source, way[at - 1]) for way in calls)
         if stmt is not stmt2:
             return _branches(frame.source, stmt, stmt2)
     return False
-
-
-def _is_called(source: Source, node: cst.CSTNode) -> bool:
-    """`cli` of `cli()`, from where its commands are run."""
-    above = source.parents.get(node)
-    return isinstance(above, cst.Call) and above.func is node
 
 
 def _branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:

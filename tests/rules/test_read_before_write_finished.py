@@ -205,3 +205,24 @@ def load():
     return torch.load('a.pt')
 """
     assert "barrier()" not in edited(script(imports="import click", functions=functions, after="cli()"), "DDP404").text
+
+
+def test_one_of_the_functions_that_a_call_may_run() -> None:
+    functions = """
+def save(path):
+    for i in range(2):
+        torch.save(model.state_dict(), path)
+
+def load(path):
+    return torch.load(path)
+
+parser = argparse.ArgumentParser()
+commands = parser.add_subparsers()
+commands.add_parser('save').set_defaults(run=save)
+commands.add_parser('load').set_defaults(run=load)
+"""
+    once = "args = parser.parse_args()\nargs.run('a.pt')"
+    assert "barrier()" not in edited(script(imports="import argparse", functions=functions, after=once), "DDP404").text
+    often = "args = parser.parse_args()\nfor _ in range(2):\n    args.run('a.pt')"
+    result = edited(script(imports="import argparse", functions=functions, after=often), "DDP101", "DDP404")
+    assert "barrier()" in result.text or result.left
