@@ -26,6 +26,9 @@ _NAMES = {
     "sync_buffers": ("sync_buffers", "broadcast_buffers"),
     "broadcast_value": ("broadcast_value", "value_of_rank_zero"),
     "unwrap": ("unwrap", "unwrap_ddp"),
+    "rows_of_rank": ("rows_of_rank", "rows_of_this_rank"),
+    "rows_of_all": ("rows_of_all", "rows_of_all_ranks"),
+    "share_of_rank": ("share_of_rank", "share_of_this_rank"),
     "device": ("device", "ddp_device"),
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
@@ -148,6 +151,9 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sync_buffers": (("dist",), ()),
     "broadcast_value": (("torch", "dist"), ()),
     "unwrap": (("DDP",), ()),
+    "rows_of_rank": (("DistributedSampler",), ()),
+    "rows_of_all": (("torch", "dist"), ()),
+    "share_of_rank": (("DistributedSampler",), ()),
 }
 ORDER = tuple(NEEDS)
 
@@ -281,6 +287,24 @@ def <sync_buffers>(model):
     """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""
     for buffer in model.buffers():
         <dist>.broadcast(buffer, src=0)
+''',
+    "rows_of_rank": '''
+def <rows_of_rank>(*tensors):
+    """This process's rows of each tensor: as many on every process, the first ones again where they do not divide."""
+    return [t[list(<DistributedSampler>(t, shuffle=False))] for t in tensors]
+''',
+    "rows_of_all": '''
+def <rows_of_all>(tensor):
+    """The rows that all processes computed, in the order of the whole tensor (without their gradients)."""
+    parts = [<torch>.empty_like(tensor) for _ in range(<dist>.get_world_size())]
+    <dist>.all_gather(parts, tensor.detach().contiguous())
+    return <torch>.stack(parts, dim=1).flatten(0, 1)
+''',
+    "share_of_rank": '''
+def <share_of_rank>(batches):
+    """This process's part of the batches: as many on every process, the first ones again where they do not divide."""
+    batches = list(batches)
+    return [batches[i] for i in <DistributedSampler>(batches, shuffle=False)]
 ''',
     "unwrap": """
 def <unwrap>(model):

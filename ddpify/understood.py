@@ -12,8 +12,10 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
+from ddpify.facts.handmade import Draws, Rows, Turns, Unshared, hand_fed
 from ddpify.facts.roles import loaders_in, root
 from ddpify.facts.values import Const, Device, FromBatch, FromForward, Heap, Loader, Obj, Sampler, Scheduler, Seq
+from ddpify.facts.whole import quoted
 from ddpify.facts.wraps import NoWrapPoint
 from ddpify.source import Source
 
@@ -122,6 +124,19 @@ def _training_loaders(facts: Facts) -> Iterator[Row]:
         yield from _made(
             obj, f"no DataLoader, but what is iterated here reaches .backward() at {_event_line(event, facts)}"
         )
+
+
+def _by_hand(facts: Facts) -> Iterator[Row]:
+    for hand in hand_fed(facts):
+        match hand:
+            case Unshared(source=source, node=node, why=why):
+                yield Row(source, node, why)
+            case Turns(loop=loop, level=level):
+                yield Row(level.frame.source, loop, "each pass makes a batch of its variable: they can be dealt out")
+            case Rows(level=level, names=names):
+                yield Row(level.frame.source, level.loops[0].node, f"every step trains on all rows of {quoted(names)}")
+            case Draws(draw=draw):
+                yield Row(draw.frame.source, draw.node, "every step draws its batch here")
 
 
 def _order(loader: Loader) -> str:
@@ -308,6 +323,7 @@ _SECTIONS: dict[str, Callable[[Facts], Iterator[Row]]] = {
     "trained modules": _trained,
     "wrap points": _wrap_points,
     "training loaders": _training_loaders,
+    "batches without a loader": _by_hand,
     "evaluation loaders": _evaluation_loaders,
     "datasets": _datasets,
     "samplers": _samplers,

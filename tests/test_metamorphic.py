@@ -120,7 +120,9 @@ ALL_OF_A_PIECE = frozenset(
     [
         "adversarial_two_networks",
         "device_string_cuda0",
+        "drawn_batches",
         "inline_evaluation_csv",
+        "lbfgs_closure",
         "module_level_cuda",
         "tabs_and_semicolons",
         "tqdm_enumerate",

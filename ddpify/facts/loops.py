@@ -41,6 +41,8 @@ class LoopFacts:
     accumulators: list[Accumulator] = field(default_factory=list)
     #: why the result of the loop cannot be put together from the ranks' shares, "" where it can
     problem: str = ""
+    #: no loader: the loop cuts its batches by hand, and its passes are dealt out to the ranks
+    dealt: bool = False
     #: only the first batch is looked at
     peeks: bool = False
     #: the script itself adds up over ranks where there are any (a helper with all_reduce)

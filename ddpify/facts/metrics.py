@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import constants, data_of
-from ddpify.facts.frames import Event, Frame
+from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.loops import Accumulator, LoopFacts, read_after
 from ddpify.facts.roles import Pass
 from ddpify.facts.shares import problem
-from ddpify.facts.values import Dict, Ext, Seq, Value
+from ddpify.facts.values import Dict, Ext, Seq, Site, Thing, Value
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -26,6 +27,21 @@ def loop_facts(facts: Facts) -> list[LoopFacts]:
         node = p.loop.node
         if isinstance(node, cst.For) and p.start.seq < facts.flow.main_end:
             found.append(_analyse(facts, p, node))
+    return [*found, *_dealt_out(facts)]
+
+
+def _dealt_out(facts: Facts) -> list[LoopFacts]:
+    """The loops that cut training batches by hand."""
+    found = []
+    for hand in hand_fed(facts):
+        starts = facts.flow.log.of("loop") if isinstance(hand, Turns) else []
+        for e in starts:
+            if isinstance(hand, Turns) and (e.node, e.frame, e.name) == (hand.loop, hand.level.frame, "start"):
+                batches = Thing(Site(hand.sequence, e.frame.source, e.frame), name="batches")
+                known = _analyse(facts, Pass(batches, Loop(e.node, e.frame), e, training=True), hand.loop)
+                known.dealt = True
+                found.append(known)
+                break
     return found
 
 

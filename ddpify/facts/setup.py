@@ -12,8 +12,10 @@ from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.handmade import shared_by_hand
 from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
+from ddpify.facts.seeds import unseeded_data
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing
 from ddpify.source import Source, walk
 
@@ -47,6 +49,8 @@ def find_setup(facts: Facts) -> SetUp | None:
     """Where the set-up belongs, or None where nothing was found that needs it."""
     choices = facts.cached("device_choices", device_choices)
     events = [e for e in facts.flow.log.events if e.seq < facts.flow.main_end and _sensitive(e)]
+    if shared_by_hand(facts):
+        events += unseeded_data(facts)  # made alike on all ranks, by rank 0
     choosing = {s for c in choices for s in c.stmts}
     events += [e for e in facts.flow.log.of("bind", "set") if e.stmt in choosing and e.seq < facts.flow.main_end]
     events.sort(key=lambda e: e.seq)
@@ -246,3 +250,12 @@ def moves_up(facts: Facts, setup: SetUp) -> bool:
     if choice is None or choice.form == "other":
         return False
     return names_known(facts, choice, setup.frame, setup.source.span(setup.first).start)
+
+
+def reduce_options(facts: Facts) -> frozenset[str]:
+    """The form of `all_reduce_sum` that the script's devices ask for."""
+    setup = facts.cached("setup", find_setup)
+    if not isinstance(setup, SetUp):
+        return frozenset()
+    chosen = (("cpu", not setup.cuda), ("accelerator", setup.accelerator), ("either", setup.either))
+    return frozenset(name for name, on in chosen if on)

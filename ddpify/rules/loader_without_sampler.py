@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -78,9 +79,9 @@ class LoaderWithoutSampler(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if facts.converting and not facts.roles.training_loaders:
-            yield self.no_loader(facts)
-            return
+        for hand in hand_fed(facts) if facts.converting else ():
+            if isinstance(hand, Unshared):
+                yield self.finding(hand.source, hand.node, hand.why, refuse=True, left=hand.remedy)
         done: set[cst.Call] = set()
         for loader in facts.roles.training_loaders:
             known = loader_facts(facts, loader)
@@ -127,17 +128,6 @@ class LoaderWithoutSampler(Rule):
                 known.call,
                 f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
             )
-
-    def no_loader(self, facts: Facts) -> Finding:
-        event = facts.roles.backwards[0]
-        why = "the training data are not read through a torch DataLoader"
-        return self.finding(
-            event.frame.source,
-            event.node,
-            f"{why}, so there is nothing that a DistributedSampler could share out",
-            refuse=True,
-            left="Put the tensors into a TensorDataset and a DataLoader",
-        )
 
     def dataset(self, known: LoaderFacts) -> str:
         return known.source.code(known.dataset).split("\n")[0] if known.dataset is not None else "?"

@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import data_of
+from ddpify.facts.handmade import Rows, hand_fed
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 
 
@@ -52,7 +53,8 @@ class LossIsASum(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             return
-        done: set[int] = set()
+        # DDP308 keeps a step over all rows what it was
+        done = {id(b.node) for h in hand_fed(facts) if isinstance(h, Rows) for b in h.backwards}
         for e in facts.roles.backwards:
             known = data_of(e.value)
             if known is None or known.agg != "sum" or id(e.node) in done or not facts.editable(e.frame.source):

@@ -16,7 +16,7 @@ from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.roles import expression_for
-from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.setup import reduce_options
 from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
@@ -140,7 +140,10 @@ class MetricNotReduced(Rule):
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
         sums = [a for a in loop.accumulators if a.read_after and a.fresh]
-        if loop.training:
+        if loop.dealt:
+            # nothing else is any rank's own: what the sums are divided by counts the whole
+            yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and not a.fresh])
+        elif loop.training:
             yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and not a.fresh])
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
             means = [
@@ -246,17 +249,8 @@ class MetricNotReduced(Rule):
         return not inner  # set inside the loop: a running value, rank 0's own
 
     def options(self, facts: Facts, sums: list[Accumulator]) -> frozenset[str]:
-        setup = facts.cached("setup", find_setup)
-        options = set()
-        if any(a.tensor for a in sums):
-            options.add("tensor")
-        if isinstance(setup, SetUp):
-            options |= {
-                name
-                for name, on in (("cpu", not setup.cuda), ("accelerator", setup.accelerator), ("either", setup.either))
-                if on
-            }
-        return frozenset(options)
+        tensors = frozenset({"tensor"} if any(a.tensor for a in sums) else ())
+        return reduce_options(facts) | tensors
 
     def denominators(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
         """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""

@@ -12,6 +12,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.roles import root
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.unused import left_out
 from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -33,6 +34,7 @@ class ModelNotWrapped(Rule):
     Models in a list or dict are wrapped there: `nets = [DDP(net) for net in nets]`, `nets["gen"] = DDP(nets["gen"])`.
     An average of the weights (`copy.deepcopy`, AveragedModel) is made behind the wrap, of `model.module`: then all
     ranks begin with the same one.
+    `find_unused_parameters=True` comes with it only where a layer is called under a random or data-dependent test.
 
     ## When not
     Frozen networks and losses without parameters are left alone: DDP refuses a module that has nothing to train.
@@ -100,6 +102,30 @@ class ModelNotWrapped(Rule):
         ),
         Converts(
             """
+            import random
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Deep(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+                def forward(self, x):
+                    x = self.first(x)
+                    for _ in range(random.randint(0, 3)):
+                        x = self.second(x)
+                    return x
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = Deep()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("net = DDP(net, find_unused_parameters=True)",),
+        ),
+        Converts(
+            """
             import copy
             import torch
             from torch import nn
@@ -152,13 +178,15 @@ class ModelNotWrapped(Rule):
                 )
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
+                loose = next((name for m in w.modules if (name := left_out(facts, m))), None)
                 yield self.finding(
                     w.source,
                     w.after,
                     f"`{w.target}` is wrapped" if not w.shape else f"every model in `{w.target}` is wrapped",
                     self.edit(facts, w),
                     AddImport(w.source, "DDP"),
-                    reason="gradients of all ranks are averaged in backward",
+                    reason="gradients of all ranks are averaged in backward"
+                    + (f"; forwards leave `{loose}` out at times, which DDP has to look for" if loose else ""),
                 )
         if not facts.wraps:
             yield self.untraced(facts)
@@ -168,7 +196,8 @@ class ModelNotWrapped(Rule):
     def edit(self, facts: Facts, w: WrapPoint) -> Edit:
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
         names = facts.names_of(w.source)
-        ids = self.device_ids(facts, w)
+        loose = any(left_out(facts, m) for m in w.modules)
+        ids = self.device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)
             return Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))

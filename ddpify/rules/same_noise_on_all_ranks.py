@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, InsertAfter
 from ddpify.facts import Facts
+from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.seeds import Seed, is_noisy, seeds
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import children
@@ -55,7 +56,9 @@ class SameNoiseOnAllRanks(Rule):
             return
         fixed = list(seeds(facts))
         why = is_noisy(facts)
-        if not fixed or not why:
+        drawn = next((h for h in hand_fed(facts) if isinstance(h, Draws)), None)
+        apart = drawn is not None and not fixed and drawn.draw.name.startswith("torch.")
+        if not (fixed or apart) or not why:
             return
         places = [w for w in facts.wrap_points if facts.editable(w.source)]
         if not places:
@@ -72,6 +75,9 @@ class SameNoiseOnAllRanks(Rule):
             func = seed.event.frame.source.code(seed.call.func)
             text = seed.text if _plain(seed) else f"({seed.text})"
             lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
+        if apart:
+            torch = names["torch"]
+            lines = [f"{unit}{torch}.manual_seed({torch}.initial_seed() + {names['dist']}.get_rank())"]
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
         if not lines or point.made is not None:
@@ -81,7 +87,9 @@ class SameNoiseOnAllRanks(Rule):
                 first.event.node,
                 f"all ranks draw the same random numbers while training: the seed `{first.text}` cannot be named "
                 "where the model is wrapped; to vary them, seed the ranks apart behind the wrap",
-                note=True,
+                note=drawn is None,
+                refuse=drawn is not None,
+                left="" if drawn is None else "make the seed a constant, or a name of the whole module",
             )
             return
         block = f"if not {names['is_main_process']}():\n" + "\n".join(lines)

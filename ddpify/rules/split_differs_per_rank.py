@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, InsertAfter, SetArgument, Surround
 from ddpify.facts import Facts
-from ddpify.facts.seeds import Seed, seeds
-from ddpify.facts.values import Module
+from ddpify.facts.handmade import shared_by_hand
+from ddpify.facts.seeds import Seed, seeds, unseeded_data
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import joined_group
 
@@ -25,11 +24,6 @@ _DRAWS = (
     "random.shuffle",
     "random.sample",
     "torch.randperm",
-)
-#: What synthetic data are made with.
-_DATA = re.compile(
-    r"torch\.(rand|randn|randint)|numpy\.random\.(rand|randn|randint|random|normal|uniform|choice)"
-    r"|sklearn\.datasets\.make_\w+"
 )
 
 
@@ -113,23 +107,25 @@ class SplitDiffersPerRank(Rule):
                 reason="no seed comes before it; now every rank has rank 0's order",
             )
 
-    def data(self, facts: Facts, fixed: list[Seed]) -> Iterator[Finding]:
+    def data(self, facts: Facts) -> Iterator[Finding]:
         """`X = torch.randn(1000, 8)` before training, without a seed: each rank shards data of its own."""
-        first = min((e.seq for e in facts.roles.backwards), default=0)
-        forwards = {id(e.node) for e in facts.flow.log.of("forward")}
-        for e in facts.flow.log.of("external"):
-            if e.seq > first or _DATA.fullmatch(e.name) is None or {"generator", "random_state"} & set(e.extra):
+        shared = shared_by_hand(facts)
+        for e in unseeded_data(facts):
+            source, code = e.frame.source, e.frame.source.code(e.node).split("\n")[0]
+            made = shared and isinstance(e.node, cst.Call) and facts.editable(source) and joined_group(facts, e)
+            if made and not e.loops:
+                name = facts.names_of(source)["broadcast_value"]
+                yield self.finding(
+                    source,
+                    e.node,
+                    f"`{code}` draws other numbers in every process",
+                    Surround(source, e.node, f"{name}(", ")"),
+                    AddHelper(source, "broadcast_value", frozenset({"tensor"})),
+                    reason="no seed comes before it; now every rank has rank 0's numbers",
+                )
                 continue
-            kind = "torch" if e.name.startswith("torch") else "numpy"
-            above = list(e.frame.source.ancestors(e.node)) if e.node in e.frame.source.parents else []
-            shown = any(id(a) in forwards for a in above)  # model(torch.randn(1, 3, 224, 224))
-            func = e.frame.func
-            weights = func is not None and isinstance(func.bound, Module)  # the wrapper gives all ranks rank 0's
-            if shown or weights or any(s.what == kind and s.event.seq < e.seq for s in fixed):
-                continue
-            code = e.frame.source.code(e.node).split("\n")[0]
             yield self.finding(
-                e.frame.source,
+                source,
                 e.node,
                 f"`{code}` draws other numbers in every process, as no seed comes before it: where they are training "
                 "data, the ranks train on different sets; fix the seed at the top of the script",
@@ -141,7 +137,7 @@ class SplitDiffersPerRank(Rule):
         fixed = seeds(facts)
         if facts.converting:
             yield from self.drawn(facts, fixed)
-            yield from self.data(facts, fixed)
+            yield from self.data(facts)
         for e in facts.external(*_SPLITS):
             sklearn = e.name.startswith("sklearn")
             given = "random_state" if sklearn else "generator"

@@ -1,0 +1,57 @@
+"""A training step in, what it depends on in each frame on the way to it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.dependencies import bindings, closure, read_names
+from ddpify.facts.frames import Event, Frame, Loop
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One frame on the way from a training step up to the script's own code: what the step depends on there."""
+
+    frame: Frame
+    #: the loops of this frame around the step, outermost first
+    loops: tuple[Loop, ...]
+    names: frozenset[str]
+
+    @property
+    def body(self) -> cst.CSTNode:
+        """The code that runs again for each step: the outermost loop of the frame, or the function."""
+        return getattr(self.loops[0].node, "body", self.frame.node) if self.loops else self.frame.node
+
+
+def levels(facts: Facts, event: Event, names: frozenset[str]) -> list[Level]:
+    """What an event depends on in each frame on the way to it, innermost first."""
+    around = {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    chain = next(event.frame.chains(), ())
+    steps = [(event.frame, event.loops), *((e.frame, e.loops) for e in reversed(chain))]
+    found = []
+    for frame, running in steps:
+        loops = tuple(lp for lp in running if id(lp.node) in around and lp.frame is frame)
+        level = Level(frame, loops, names)
+        level = Level(frame, loops, closure(names, bindings(level.body)))
+        found.append(level)
+        names = _outside(level)
+    return found
+
+
+def _outside(level: Level) -> frozenset[str]:
+    """The names of a function's frame in terms of its caller: arguments for parameters, free names as they are."""
+    found: set[str] = set()
+    for name in level.names:
+        base = name.split(".")[0]
+        if base in level.frame.arguments:
+            given = level.frame.arguments[base]
+            found |= read_names(given) if given is not None else ({name} if "." in name else set())
+        elif base not in level.frame.assigned or "." in name:
+            found.add(name)
+    return frozenset(found)

@@ -1,0 +1,100 @@
+"""A model in, a layer of it that some forwards leave out, by chance or by their data, out: DDP has to look for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.contents import modules
+from ddpify.facts.dependencies import bindings, read_names
+from ddpify.facts.externals import role_of
+from ddpify.facts.values import Class, Ext, Func, Module
+from ddpify.source import Source, dotted, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+#: methods that make a number of a tensor, by which a forward may decide
+_NUMBERS = frozenset({"item", "any", "all", "sum", "mean", "max", "min", "norm"})
+_ENDS = (cst.Return, cst.Break, cst.Continue)
+
+
+def left_out(facts: Facts, module: Module) -> str | None:
+    """The attribute of a layer that stands under a random or data-dependent test in forward, None where none does."""
+    seen: set[int] = set()
+    todo = [module]
+    while todo:
+        m = todo.pop()
+        if id(m) in seen:
+            continue
+        seen.add(id(m))
+        if m.inner is not None:
+            todo.append(m.inner)
+        if m.cls is not None:
+            found = next(_in_forward(facts, m, m.cls), None)
+            if found is not None:
+                return found
+        todo.extend(x for value in (*m.fields.values(), *m.parts) for x in modules(value))
+    return None
+
+
+def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
+    for func in cls.member("forward"):
+        if not isinstance(func, Func) or not func.node.params.params:
+            continue
+        me = func.node.params.params[0].name.value
+        calls: dict[str, list[cst.Call]] = {}
+        for node in walk(func.node.body):
+            if isinstance(node, cst.Call) and dotted(node.func).startswith(f"{me}."):
+                name = dotted(node.func).split(".")[1]
+                if any(m.has_parameters for m in modules(module.fields.get(name, ()))):
+                    calls.setdefault(name, []).append(node)
+        open_tests = [n for n in walk(func.node.body) if _is_open(facts, func, n)]
+        if not open_tests:
+            continue
+        for name, nodes in calls.items():
+            if all(any(_depends(func.source, call, test) for test in open_tests) for call in nodes):
+                yield f"{me}.{name}"
+
+
+def _is_open(facts: Facts, func: Func, node: cst.CSTNode) -> bool:
+    """`if torch.rand(1) < 0.5`, `for _ in range(random.randint(0, 3))`, `if x.mean() > 0`"""
+    if isinstance(node, cst.If):
+        test: cst.BaseExpression = node.test
+    elif isinstance(node, cst.For):
+        test = node.iter
+    else:
+        return False
+    parts, names = [test], set(read_names(test))
+    for binding in bindings(func.node.body):
+        value = getattr(binding.node, "value", None)
+        if binding.targets & names and isinstance(value, cst.BaseExpression):
+            parts.append(value)
+    for part in parts:
+        for inner in walk_all(part):
+            if not isinstance(inner, cst.Call):
+                continue
+            called = facts.flow.values.get(inner.func, ())
+            if any(isinstance(o, Ext) and role_of(o.name) == "random" for o in called):
+                return True
+            method = inner.func.attr.value if isinstance(inner.func, cst.Attribute) else ""
+            if part is test and isinstance(node, cst.If) and method in _NUMBERS:
+                return True
+    return False
+
+
+def walk_all(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all below it."""
+    yield node
+    yield from walk(node)
+
+
+def _depends(source: Source, call: cst.Call, test: cst.CSTNode) -> bool:
+    """Whether a call runs only as a test decides: it stands under it, or behind a way out that does."""
+    if any(a is test for a in source.ancestors(call)):
+        return True
+    body = test.body if isinstance(test, cst.If) else None
+    leaves = body is not None and any(isinstance(n, _ENDS) for n in walk(body))
+    return leaves and source.span(call).start > source.span(test).end

@@ -1,0 +1,140 @@
+"""DDP309: batches that are cut by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Surround
+from ddpify.facts import Facts
+from ddpify.facts.frames import Event
+from ddpify.facts.handmade import Turns, hand_fed
+from ddpify.facts.seeds import is_noisy, seeds
+from ddpify.rules._base import Converts, Finding, Rule
+
+
+class BatchesNotDealtOut(Rule):
+    """Every rank trains on all the batches that a loop cuts by hand.
+
+    ## What it does
+    Finds the loop that makes a batch of its variable (`for i in range(0, len(x), 32): batch = x[i:i + 32]`, `for pair
+    in pairs`) and deals its passes out to the ranks.
+
+    ## Why is this bad?
+    Nothing in such a loop knows of ranks: N processes would do the same epoch N times.
+
+    ## Edit
+    `for i in share_of_rank(range(0, len(x), 32))`. Every rank makes as many steps; where the batches do not divide, the
+    first ones come twice, as in a DistributedSampler. An order that is drawn at random is rank 0's.
+
+    ## When not
+    Where a step goes on from what the step before it left (a recurrent state, a position that is moved on), the script
+    is refused.
+    """
+
+    code = "DDP309"
+    references = ("https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            torch.manual_seed(0)
+            x, y = torch.rand(40, 4), torch.rand(40, 1)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                for i in range(0, len(x), 8):
+                    loss = (net(x[i:i + 8]) - y[i:i + 8]).pow(2).mean()
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            """,
+            gives=("    for i in share_of_rank(range(0, len(x), 8)):",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        for known in hand_fed(facts) if facts.converting else ():
+            if isinstance(known, Turns):
+                yield from self.deal(facts, known)
+
+    def deal(self, facts: Facts, known: Turns) -> Iterator[Finding]:
+        source = known.level.frame.source
+        if not facts.editable(source):
+            yield self.finding(
+                source,
+                known.loop,
+                "the training loop stands in a file of which ddpify makes no changed copy",
+                refuse=True,
+                left="Move the loop into a module of its own or into the script",
+            )
+            return
+        if facts.global_batch == "keep":
+            yield self.finding(
+                source,
+                known.loop,
+                "the loop cuts its batches by hand, and which number is their size could not be established",
+                left="divide the batch size by dist.get_world_size() to keep the global batch",
+            )
+        edits, problem = self.orders(facts, known)
+        if problem is not None:
+            yield problem
+            return
+        helper = facts.names_of(source)["share_of_rank"]
+        yield self.finding(
+            source,
+            known.loop,
+            f"every rank trains on all batches of `{source.code(known.sequence)}`",
+            Surround(source, known.sequence, f"{helper}(", ")"),
+            *edits,
+            AddHelper(source, "share_of_rank"),
+            AddImport(source, "DistributedSampler"),
+            reason="each rank gets its own batches, and as many as the others",
+        )
+        yield self.finding(
+            source,
+            known.loop,
+            f"the batches of `{source.code(known.sequence)}` are dealt out whole: a step on N processes sees N of "
+            "them, and where they do not divide by N, the first ones are trained on and counted twice",
+            note=True,
+        )
+
+    def orders(self, facts: Facts, known: Turns) -> tuple[list[Edit], Finding | None]:
+        """An order that is drawn while training has to be the same on all ranks."""
+        fixed = {s.what for s in seeds(facts)}
+        edits: list[Edit] = []
+        for e in known.orders:
+            kind = "torch" if e.name.startswith("torch") else "numpy" if e.name.startswith("numpy") else "random"
+            if kind in fixed and not is_noisy(facts):
+                continue  # every rank draws the same
+            if not e.loops and not any(loops for loops in e.all_loops()):
+                continue  # before training: DDP305 sees to it
+            edit = self.same_order(facts, e)
+            if edit is None:
+                why = f"`{e.frame.source.code(e.node).split(chr(10))[0]}` draws another order on every rank"
+                problem = self.finding(
+                    e.frame.source,
+                    e.node,
+                    f"{why}, in a place where ddpify cannot make them alike",
+                    refuse=True,
+                    left="Give the order a statement of its own: `order = torch.randperm(n)`",
+                )
+                return [], problem
+            edits.append(edit)
+            edits.append(AddHelper(e.frame.source, "broadcast_value", frozenset({"tensor"})))
+        return edits, None
+
+    def same_order(self, facts: Facts, e: Event) -> Edit | None:
+        source = e.frame.source
+        if not facts.editable(source) or not isinstance(e.node, cst.Call):
+            return None
+        name = facts.names_of(source)["broadcast_value"]
+        if e.name.rsplit(".", 1)[-1] != "shuffle":
+            return Surround(source, e.node, f"{name}(", ")")
+        target = e.node.args[0].value if e.node.args else None
+        if not isinstance(e.stmt, cst.Expr) or not isinstance(target, (cst.Name, cst.Attribute)):
+            return None
+        text = source.code(target)
+        return InsertAfter(source, e.stmt, (f"{text} = {name}({text})",))

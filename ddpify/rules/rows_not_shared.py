@@ -1,0 +1,262 @@
+"""DDP308: training on whole tensors, without batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, Surround
+from ddpify.facts import Facts
+from ddpify.facts.closures import searched_returns
+from ddpify.facts.contents import data_of
+from ddpify.facts.dependencies import bindings, own_nodes
+from ddpify.facts.frames import Event
+from ddpify.facts.handmade import hand_fed
+from ddpify.facts.loops import uses_of
+from ddpify.facts.placing import common_block, in_block
+from ddpify.facts.setup import reduce_options
+from ddpify.facts.whole import Rows, quoted
+from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.source import Source, dotted, walk
+
+
+class RowsNotShared(Rule):
+    """Every rank trains on all rows of the training tensors.
+
+    ## What it does
+    Finds training steps without batches, `net(x)` with a whole tensor, and gives each rank its own rows of what the
+    model and the loss get. The loss that is printed or kept is that of all rows.
+
+    ## Why is this bad?
+    Without batches there is no loader that could share them out: N processes would compute the same step N times.
+
+    ## Edit
+    `x, y = rows_of_rank(x, y)` before the loop: a DistributedSampler's indices, so that every rank has as many rows
+    (at most world size - 1 rows are there twice). A step stays one over all rows: a mean is a mean over them, and a sum
+    is multiplied by the world size, since DDP averages gradients.
+
+    ## When not
+    Where a row of the output may depend on other rows (graph layers, recurrent layers without `batch_first`), or a
+    tensor is used in a way that could not be followed, the script is refused.
+    """
+
+    code = "DDP308"
+    references = ("https://docs.pytorch.org/docs/stable/notes/ddp.html",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            torch.manual_seed(0)
+            x, y = torch.rand(9, 4), torch.rand(9, 1)
+            net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            criterion = nn.MSELoss()
+            for step in range(4):
+                loss = criterion(net(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(step, loss.item())
+            """,
+            gives=(
+                "x, y = rows_of_rank(x, y)",
+                "    [mean_loss] = all_reduce_mean(loss.item())",
+                "        print(step, mean_loss)",
+            ),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        for known in hand_fed(facts) if facts.converting else ():
+            if isinstance(known, Rows):
+                yield from self.one(facts, known)
+
+    def one(self, facts: Facts, known: Rows) -> Iterator[Finding]:
+        source = known.level.frame.source
+        if not facts.editable(source):
+            yield self.finding(
+                source,
+                known.level.body,
+                "the training loop stands in a file of which ddpify makes no changed copy",
+                refuse=True,
+                left="Move the loop into a module of its own or into the script",
+            )
+            return
+        yield self.share(facts, known, known.level.loops[0].node)
+        yield from self.outputs(facts, known)
+        for event in known.backwards:
+            if facts.editable(event.frame.source):
+                yield from self.number(facts, known, event)
+
+    def share(self, facts: Facts, known: Rows, loop: cst.CSTNode) -> Finding:
+        source, names = known.level.frame.source, known.names
+        chosen, edits = list(names), list[Edit]()
+        if any("." in name or self.used_elsewhere(known, loop, name) for name in names):
+            # the whole tensors are needed too: the training step gets names of its own
+            fresh = {name: facts.names_of(source).fresh(f"{name.split('.')[-1]}_rows") for name in names}
+            chosen = list(fresh.values())
+            edits.extend(Replace(source, node, fresh[dotted(node)]) for node in known.reads)
+        left = ", ".join(chosen) if len(chosen) > 1 else f"[{chosen[0]}]"
+        helper = facts.names_of(source)["rows_of_rank"]
+        return self.finding(
+            source,
+            loop,
+            f"every step trains on all rows of {quoted(names)}",
+            InsertBefore(source, loop, (f"{left} = {helper}({', '.join(names)})",)),
+            *edits,
+            AddHelper(source, "rows_of_rank"),
+            AddImport(source, "DistributedSampler"),
+            reason="each rank computes its own rows; a step is one over all rows, as before",
+        )
+
+    def used_elsewhere(self, known: Rows, loop: cst.CSTNode, name: str) -> bool:
+        """Whether a tensor is read outside the training step, in the loop, behind it, or in a function."""
+        source, scope = known.level.frame.source, known.level.frame.node
+        reads, start = {id(n) for n in known.reads}, source.span(loop).start
+        return any(
+            id(node) not in reads and (source.span(node).start > start or _in_function(source, node, scope))
+            for node in uses_of(scope, name)
+        )
+
+    def outputs(self, facts: Facts, known: Rows) -> Iterator[Finding]:
+        """An output that is shown or counted is that of all rows again."""
+        source = known.level.frame.source
+        names = facts.names_of(source)
+        for shown in known.shown:
+            stmts = list(dict.fromkeys(_statement(source, n) for n in shown.uses))
+            block = common_block(source, stmts)
+            if block is None:
+                continue
+            first = min((in_block(source, s, block) for s in stmts), key=lambda s: source.span(s).start)
+            whole = names.fresh(f"all_{shown.name.split('.')[-1]}")
+            length = f"len({known.names[0]})"
+            kept = any("." in n or self.used_elsewhere(known, known.level.loops[0].node, n) for n in known.names)
+            if not kept:
+                length += f" * {names['dist']}.get_world_size()"
+            yield self.finding(
+                source,
+                first,
+                f"`{shown.name}` holds one rank's rows here",
+                InsertBefore(source, first, (f"{whole} = {names['rows_of_all']}({shown.name})[: {length}]",)),
+                *(Replace(source, n, whole) for n in shown.uses),
+                AddHelper(source, "rows_of_all"),
+                reason="those of all ranks, in their order",
+            )
+
+    def number(self, facts: Facts, known: Rows, event: Event) -> Iterator[Finding]:
+        """The numbers that a step shows are those of all rows; a loss that is a sum is made one over all rows."""
+        source, node = event.frame.source, event.node
+        loss = node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
+        held = data_of(event.value)
+        if loss is None or held is None:
+            return
+        text = source.code(loss)
+        if held.agg == "sum":
+            yield self.times_world(facts, source, node, loss)
+        elif held.agg != "mean":
+            yield self.finding(
+                source,
+                node,
+                f"whether `{text}` is a mean over the rows could not be followed; as a mean it is trained on rightly",
+                left="multiply a loss that is a sum by dist.get_world_size()",
+            )
+        reduce = "all_reduce_sum" if held.agg == "sum" else "all_reduce_mean"
+        yield from self.shown(facts, event, text, reduce)
+
+    def times_world(self, facts: Facts, source: Source, node: cst.CSTNode, loss: cst.BaseExpression) -> Finding:
+        world = f"{facts.names_of(source)['dist']}.get_world_size()"
+        simple = isinstance(loss, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
+        before, after = ("(", f" * {world})") if simple else ("((", f") * {world})")
+        return self.finding(
+            source,
+            node,
+            f"`{source.code(loss)}` is a sum over the rows: it is multiplied by the number of processes",
+            Surround(source, loss, before, after),
+            AddImport(source, "dist"),
+            reason="the loss is a sum over the rows, and DDP averages over ranks",
+        )
+
+    def shown(self, facts: Facts, event: Event, text: str, reduce: str) -> Iterator[Finding]:
+        """`print(loss.item())`, `losses.append(float(loss))`: rank 0's rows only, without the others'."""
+        source = event.frame.source
+        scope = _body_around(source, event.node)
+        uses = [n for n in own_nodes(scope) if _is_number(n, text)]
+        searched = {id(r.value) for _, r in searched_returns(facts)}
+        uses += [n for n in walk(scope) if id(n) in searched and isinstance(n, cst.Name) and n.value == text]
+        uses = [n for n in uses if not any(m is not n and any(k is n for k in walk(m)) for m in uses)]
+        if not uses:
+            return
+        names = facts.names_of(source)
+        mean = names.fresh(
+            f"{'total' if reduce == 'all_reduce_sum' else 'mean'}_{text if text.isidentifier() else 'loss'}"
+        )
+        number = f"{text}.item()" if isinstance(uses[0], cst.Name) else source.code(uses[0])
+        line = f"[{mean}] = {names[reduce]}({number})"
+        stmts = list(dict.fromkeys(_statement(source, n) for n in uses))
+        bind = _binding(scope, text)
+        if len(stmts) == 1 or bind is None:
+            place: Edit = InsertBefore(source, stmts[0], (line,))
+        else:
+            place = InsertAfter(source, bind, (line,))
+        yield self.finding(
+            source,
+            stmts[0],
+            f"`{number}` is the loss of one rank's rows",
+            place,
+            *(Replace(source, n, mean) for n in uses),
+            AddHelper(source, reduce),
+            AddHelper(source, "all_reduce_sum", reduce_options(facts)),
+            reason="the number of all rows, alike on every rank",
+        )
+
+
+def _in_function(source: Source, node: cst.CSTNode, scope: cst.CSTNode) -> bool:
+    for above in source.ancestors(node):
+        if above is scope:
+            return False
+        if isinstance(above, (cst.FunctionDef, cst.Lambda)):
+            return True
+    return False
+
+
+def _body_around(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    """The body of the innermost loop or function around a step."""
+    for above in source.ancestors(node):
+        if isinstance(above, (cst.For, cst.While, cst.FunctionDef)):
+            return above.body
+    return source.module
+
+
+def _is_number(node: cst.CSTNode, loss: str) -> bool:
+    """`loss.item()`, `float(loss)`, `loss.data.numpy()`, `loss.detach().item()`"""
+    if not isinstance(node, cst.Call):
+        return False
+    if isinstance(node.func, cst.Name):
+        return node.func.value == "float" and len(node.args) == 1 and _root(node.args[0].value) == loss
+    return (
+        isinstance(node.func, cst.Attribute)
+        and node.func.attr.value in ("item", "numpy", "tolist")
+        and _root(node.func.value) == loss
+    )
+
+
+def _root(node: cst.BaseExpression) -> str:
+    """`loss` of `loss.data`, `loss.detach().cpu()`"""
+    while True:
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
+            node = node.func.value
+        elif isinstance(node, cst.Attribute) and node.attr.value == "data":
+            node = node.value
+        else:
+            return dotted(node)
+
+
+def _statement(source: Source, node: cst.CSTNode) -> cst.CSTNode:
+    return next(a for a in source.ancestors(node) if isinstance(a, (cst.BaseSmallStatement, cst.BaseCompoundStatement)))
+
+
+def _binding(scope: cst.CSTNode, name: str) -> cst.CSTNode | None:
+    found = [b.node for b in bindings(scope) if name in b.targets and isinstance(b.node, (cst.Assign, cst.AugAssign))]
+    return found[-1] if found else None
