@@ -60,7 +60,7 @@ def find_raw(facts: Facts) -> list[Raw]:
     def want(event: Event, node: cst.BaseExpression, why: str, what: str) -> None:
         for place, source in _climb(event.frame, node, trains):
             values = flow.values.get(place, ())
-            both = any(isinstance(o, Module) for o in values) and any(isinstance(o, Wrapped) for o in values)
+            both = any(isinstance(o, Module) for o in values)
             found.setdefault(id(place), Raw(place, source, why, what, both))
 
     trained = {

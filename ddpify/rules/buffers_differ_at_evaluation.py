@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, InsertBefore
+from ddpify.edits import AddHelper, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules
 from ddpify.facts.frames import Event, Frame
@@ -68,27 +68,29 @@ class BuffersDifferAtEvaluation(Rule):
                 continue
             if not any(mentions(m, BUFFERS) for m in modules((e.obj,))) or e.seq >= facts.after.main_end:
                 continue
-            for stmt, name, frame in self.place(facts, e, places):
+            for stmt, raw, frame in self.place(facts, e, places):
                 if id(stmt) not in done and facts.editable(frame.source):
                     done.add(id(stmt))
-                    helper = facts.names_of(frame.source)["sync_buffers"]
+                    names, name = facts.names_of(frame.source), frame.source.code(raw.node)
+                    bare = f"{names['unwrap']}({name})" if raw.both else f"{name}.module"
+                    edits: list[Edit] = [InsertBefore(frame.source, stmt, (f"{names['sync_buffers']}({bare})",))]
+                    edits += [AddHelper(frame.source, "unwrap")] if raw.both else []
                     yield self.finding(
                         frame.source,
                         stmt,
                         f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
-                        InsertBefore(frame.source, stmt, (f"{helper}({name}.module)",)),
+                        *edits,
                         AddHelper(frame.source, "sync_buffers"),
                         reason="BatchNorm statistics differ between ranks after training",
                     )
 
-    def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, str, Frame]]:
+    def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, Raw, Frame]]:
         """The statement that starts the evaluation, in the frame where the wrapper still has a name."""
         for chain in e.frame.chains():
             frames = [(entry.frame, entry.stmt, entry.loops) for entry in chain] + [(e.frame, e.stmt, e.loops)]
             for frame, stmt, loops in frames:
                 inside = self.raw_in(facts, stmt, raws, frame)
                 if inside is not None:
-                    source = frame.source
                     loop = next(
                         (
                             lo.node
@@ -97,7 +99,7 @@ class BuffersDifferAtEvaluation(Rule):
                         ),
                         None,
                     )
-                    yield (loop if loop is not None else stmt), source.code(inside), frame
+                    yield (loop if loop is not None else stmt), inside, frame
                     break
 
     def batches(self, loop: object) -> bool:
@@ -106,10 +108,10 @@ class BuffersDifferAtEvaluation(Rule):
 
         return any(isinstance(o, Loader) for o in loaders_in(getattr(loop, "iterates", ())))
 
-    def raw_in(self, facts: Facts, stmt: cst.CSTNode, raws: dict[int, Raw], frame: Frame) -> cst.BaseExpression | None:
+    def raw_in(self, facts: Facts, stmt: cst.CSTNode, raws: dict[int, Raw], frame: Frame) -> Raw | None:
         from ddpify.source import walk
 
         for node in walk(stmt):
             if id(node) in raws:
-                return raws[id(node)].node
+                return raws[id(node)]
         return None

@@ -74,9 +74,11 @@ class RankLocalDecision(Rule):
         replicated = {id(e.loader) for e in facts.cached("evaluations", evaluations) if e.mode == "all"}
         origin = Origins(facts, replicated)
         done: set[tuple[int, str]] = set()
-        for frame, _node, deciding in self.decisions(facts):
-            spots = [s for node in deciding for s in origin.within(node, frame)]
-            if any(not facts.editable(s.source) for s in spots) or (not spots and origin.unknown(deciding, frame)):
+        for frame, node, deciding in self.decisions(facts):
+            spots = [s for d in deciding for s in origin.within(d, frame)]
+            unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
+            if (unknown or not all(facts.editable(s.source) for s in spots)) and (id(node), "") not in done:
+                done.add((id(node), ""))
                 yield self.open(frame, deciding[0])
             for spot in spots:
                 key = (id(spot.node), spot.name)
@@ -261,6 +263,14 @@ def matters(facts: Facts, source: Source, stmt: cst.If | cst.While) -> bool:
         bool(work(facts.flow).inside(b)) or bool(names_bound(b)) or changes_places(b) or leaves(source, b)
         for b in branches
     )
+
+
+def reaches(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
+    """Whether what a branch does is seen outside its function; `lines.append(text)`, of a list of its own, is not."""
+    known = work(facts.flow)
+    events = [e for n in walk(node) for e in known.events.get(id(n), ())]
+    bound = names_bound(node) or changes_places(node) or leaves(source, node)
+    return bool(bound) or any(known.event(e) for e in events)
 
 
 def parts(node: cst.CSTNode) -> list[cst.CSTNode]:

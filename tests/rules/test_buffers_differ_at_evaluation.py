@@ -1,0 +1,67 @@
+"""DDP204 and DDP206: one function evaluates the model before the wrap (on resume) and behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import edited
+
+SCRIPT = """
+import os
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+{models}
+
+def train(epoch):
+    for (x,) in loader:
+        loss = net(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+def evaluate():
+    net.eval()
+    with torch.no_grad():
+        values = [net(x).mean().item() for (x,) in held_out]
+    net.train()
+    return max(values)
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+held_out = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+{made}
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+best = 0.0
+if os.path.exists("net.pt"):
+    net.load_state_dict(torch.load("net.pt"))
+    best = evaluate()
+    net.load_state_dict(torch.load("last.pt"))
+for epoch in range(3):
+    train(epoch)
+    best = max(best, evaluate())
+print(best)
+"""
+MODEL = """
+class Net{i}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+"""
+
+
+@pytest.mark.parametrize("count", [1, 14])
+def test_the_module_is_evaluated_before_and_behind_the_wrap(count: int) -> None:
+    """With 14 networks to choose from, more values than the flow keeps for one name."""
+    models = "\n".join(MODEL.format(i=i) for i in range(count))
+    choices = [f"{'el' if i else ''}if sys.argv[1] == 'net{i}':\n    net = Net{i}()" for i in range(count)]
+    made = "\n".join(choices) if count > 1 else "net = Net0()"
+    result = edited(SCRIPT.format(models=models, made=made), "DDP201", "DDP204", "DDP206")
+    assert "    sync_buffers(unwrap(net))\n" in result.text
+    assert "values = [unwrap(net)(x).mean().item() for (x,) in held_out]" in result.text
+    assert {"unwrap", "sync_buffers"} <= result.needs
