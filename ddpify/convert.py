@@ -19,7 +19,7 @@ from ddpify.lint import lint_source
 from ddpify.plan import Plan, make_plan
 from ddpify.project import Project
 from ddpify.refusals import check_convertible
-from ddpify.repoint import repointed, with_importers
+from ddpify.repoint import copy_of, repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
 from ddpify.source import Source, check_compiles, read_source
@@ -116,16 +116,12 @@ def convert_source(
     changed = with_importers(project, plan.sources()) if suffix is not None else plan.sources()
     shared = shared_helpers(facts, plan)
     texts = {s: rewrite(s, plan, facts, changed if suffix is not None else [], suffix or "", shared) for s in changed}
-    files = {renamed(s.path, suffix or ""): Changed(s, texts[s]) for s in changed if s is not source}
+    files = {copy_of(s.path, suffix or ""): Changed(s, texts[s]) for s in changed if s is not source}
     if shared is not None:
         files[source.path.with_name(f"{shared}.py")] = Changed(None, helper_module(facts, plan))
     conversion = Conversion(source, texts.get(source, source.text), plan, facts, files)
     self_check(conversion, overlay or {})
     return conversion
-
-
-def renamed(path: Path, suffix: str) -> Path:
-    return path.with_name(f"{path.stem}{suffix}.py")
 
 
 def rewrite(source: Source, plan: Plan, facts: Facts, changed: list[Source], suffix: str, shared: str | None) -> str:

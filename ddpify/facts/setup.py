@@ -56,6 +56,8 @@ def find_setup(facts: Facts) -> SetUp | None:
     events.sort(key=lambda e: e.seq)
     placed = [(e, steps(e)) for e in events]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
+    # what happens in a module when it is imported happens before the script's own statements, whatever they are
+    placed = [(e, s) for e, s in placed if not any(isinstance(stmt, (cst.Import, cst.ImportFrom)) for _, stmt, _ in s)]
     guarded = [(e, s) for e, s in placed if any(is_guard(a) for a in facts.source.ancestors(s[0][1]))]
     # seeds and a device at the top of a module may stay there (DataLoader workers import it again); data and models
     # need the group

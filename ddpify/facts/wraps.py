@@ -180,7 +180,8 @@ def _key(key: int | str) -> str:
 def _declaring(binds: list[Event], name: str, holder: Frame) -> Frame:
     """`global model` in main(): the function that binds the name of another scope, where no other does."""
     frames = list(dict.fromkeys(e.frame for e in binds))
-    return frames[0] if len(frames) == 1 and name in frames[0].scope.outer else holder
+    declared = name.partition("[")[0] in frames[0].scope.outer
+    return frames[0] if len(frames) == 1 and declared else holder
 
 
 def _around(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:
