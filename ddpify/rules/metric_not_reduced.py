@@ -144,7 +144,8 @@ class MetricNotReduced(Rule):
             # nothing else is any rank's own: what the sums are divided by counts the whole
             yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and not a.fresh])
         elif loop.training:
-            yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and not a.fresh])
+            kept = [a for a in loop.accumulators if a.read_after and not a.fresh and not counts_batches(loop, a)]
+            yield from self.unreduced(facts, loop, kept)
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
             means = [
                 a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))
@@ -308,3 +309,18 @@ class MetricNotReduced(Rule):
         alone = isinstance(loop.source.parents.get(divisor), cst.AugAssign)
         text = f"len({name}.sampler){world}"
         yield Replace(loop.source, divisor, text if alone else f"({text})")
+
+
+def counts_batches(loop: LoopFacts, a: Accumulator) -> bool:
+    """`step += 1` for every batch, whatever is in it: a number that goes on from epoch to epoch, alike on all ranks."""
+    adds = [n for n in walk(loop.node) if isinstance(n, cst.AugAssign) and loop.source.code(n.target) == a.target]
+    return a.agg == "const" and bool(adds) and all(_steadily(loop, n) for n in adds)
+
+
+def _steadily(loop: LoopFacts, add: cst.AugAssign) -> bool:
+    for above in loop.source.ancestors(add):
+        if above is loop.node:
+            return True
+        if isinstance(above, (cst.If, cst.For, cst.While, cst.Try)):
+            return False
+    return False

@@ -93,3 +93,21 @@ def test_what_keeps_one_shard_is_named(tmp_path: Path, start: str, step: str, en
 
 def test_what_no_one_reads_is_not_named(tmp_path: Path) -> None:
     assert said(tmp_path, "kept = []", "kept.append(loss.item())", "epoch")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("step", "alike"),
+    [
+        ("step += 1", True),
+        ("step += 1\n        if step % 2 == 0:\n            print(step)", True),
+        ("if loss.item() > 0.5:\n            step += 1", False),
+    ],
+)
+def test_a_count_of_batches_that_goes_on_is_alike_on_every_rank(tmp_path: Path, step: str, alike: bool) -> None:
+    """`global_step`, as it is saved in a checkpoint."""
+    path = tmp_path / "train.py"
+    text = SCRIPT.replace("for epoch in", "step = 0\nfor epoch in", 1).replace("STEP", step).replace("END", "step")
+    path.write_text(text.replace("    START\n", ""))
+    done = convert(path)
+    assert "all_reduce" not in done.text
+    assert bool([f for f in done.plan.left if f.code == "DDP501"]) != alike
