@@ -19,6 +19,7 @@ from ddpify.facts.values import (
     Ext,
     Func,
     Instance,
+    Iteration,
     Loader,
     Method,
     Module,
@@ -215,6 +216,9 @@ class Calls(Library):
                 return self.expr(func.node.body, new)
             ended = self.block(func.node.body.body, new)
             result = self.returned[-1]
+            yields = tuple(o for o in result if isinstance(o, Iteration) and isinstance(o.site.node, cst.Yield))
+            if yields:
+                return yields  # a generator function: what it returns at its end is no element
             return result if result and ended else join(result, (Const(None),))
         finally:
             self.returned.pop()

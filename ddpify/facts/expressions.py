@@ -9,6 +9,7 @@ from ddpify.facts.contents import constants, join, origins
 from ddpify.facts.frames import Frame, Loop, Scope
 from ddpify.facts.operators import Operators
 from ddpify.facts.values import UNKNOWN, Const, Data, Dict, Ext, Func, Iteration, Obj, Parameters, Seq, Value
+from ddpify.source import walk
 
 
 class Expressions(Operators, Containers):
@@ -65,10 +66,20 @@ class Expressions(Operators, Containers):
             case cst.Await(expression=inner):
                 return self.expr(inner, frame)
             case cst.Yield(value=value) if value is not None:
-                held = self.expr(value.item if isinstance(value, cst.From) else value, frame)
-                made = self.made(node, frame, Iteration(self.site(node, frame), how="yield", of=(held,)))
-                self.returned[-1] = join(self.returned[-1], made)
+                self.hand_on(node, value, frame)
         return UNKNOWN
+
+    def hand_on(self, node: cst.Yield, value: cst.BaseExpression | cst.From, frame: Frame) -> None:
+        """`for x in loader: yield x`: who iterates over the result reads the loader."""
+        held = self.expr(value.item if isinstance(value, cst.From) else value, frame)
+        how = "iter" if isinstance(value, cst.From) else "yield"
+        (made,) = self.made(node, frame, Iteration(self.site(node, frame), how=how, of=(held,)))
+        loops = [loop for loop in self.loops if loop.frame.home is frame.home]
+        self.handed.extend(loops if not self.quiet else [])
+        if how == "yield" and loops and isinstance(made, Iteration) and not leaves_early(loops[0].node):
+            # with a loop around it (`while True`) it is no single pass
+            made.fields["over"] = loops[0].iterates
+        self.returned[-1] = join(self.returned[-1], (made,))
 
     def text(self, node: cst.ConcatenatedString | cst.FormattedString, frame: Frame) -> Value:
         if isinstance(node, cst.ConcatenatedString):
@@ -159,3 +170,8 @@ def _inner_frame(node: cst.BaseComp, frame: Frame) -> Frame:
     inner.entries, inner.events = frame.entries, frame.events
     inner.arguments, inner.home = frame.arguments, frame.home
     return inner
+
+
+def leaves_early(loop: cst.CSTNode) -> bool:
+    """Whether a loop of a generator may end before what it reads does."""
+    return any(isinstance(n, (cst.Break, cst.Return)) for n in walk(loop))

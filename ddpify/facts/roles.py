@@ -139,7 +139,7 @@ def loaders_in(value: Value) -> list[Obj]:
         if isinstance(obj, Iteration):
             if id(obj) not in seen:
                 seen.add(id(obj))
-                todo.extend(o for part in obj.of for o in part)
+                todo.extend(o for part in (*obj.of, obj.fields.get("over", ())) for o in part if o not in todo)
         elif not isinstance(obj, Const):
             found.append(obj)
     return found
@@ -172,8 +172,9 @@ def _epoch_loops(roles: Roles) -> Iterator[EpochLoop]:
 
 def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:
     training = {(id(loop.node), id(loop.frame)) for e in roles.backwards for loops in e.all_loops() for loop in loops}
+    handed = {(id(loop.node), id(loop.frame.home)) for loop in flow.handed}
     for event in flow.log.of("loop"):
-        if event.name != "start":
+        if event.name != "start" or (id(event.node), id(event.frame)) in handed:
             continue
         for obj in loaders_in(event.value):
             if isinstance(obj, Loader):

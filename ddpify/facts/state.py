@@ -37,6 +37,8 @@ class State:
         self.stmt: cst.CSTNode = project.entry.module
         self.loops: list[Loop] = []
         self.under: list[cst.CSTNode] = []
+        #: the loops of generator functions, whose turns happen in the loops of those who call them
+        self.handed: list[Loop] = []
         self.grad: bool | None = True
         self.quiet = 0
         self.iterating: set[int] = set()

@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.roles import EpochLoop, expression_for, loop_name
+from ddpify.facts.roles import EpochLoop, expression_for, loaders_in, loop_name
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import Ext, FromBatch, Iteration, Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -230,6 +230,16 @@ class MissingSetEpoch(Rule):
                 for o in getattr(e.value[0], "origins", ())
             ):
                 found = False
+                for handed in facts.flow.handed:
+                    # def cycle(loader): while True: for batch in loader: yield batch
+                    source, name = handed.frame.source, expression_for(loader, handed.frame, facts.flow)
+                    reads = loader in loaders_in(handed.iterates) and facts.editable(source) and name is not None
+                    if reads and name is not None and id(handed.node) not in placed:
+                        placed.add(id(handed.node))
+                        yield self.passes(source, statement_of(source, handed.node), name)
+                    found = found or reads
+                if found:
+                    continue
                 for e in facts.flow.log.of("external"):
                     if e.name != "builtins.iter" or loader not in e.value or not facts.editable(e.frame.source):
                         continue
