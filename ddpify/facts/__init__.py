@@ -79,9 +79,9 @@ class Facts:
             return self.flow
         wrapped: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
         for point in self.wrap_points:
-            if point.made is None:
+            if not point.is_before:
                 wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
-        made = {point.made for point in self.wrap_points if point.made is not None}
+        made = {node for point in self.wrap_points for node in (point.made, *point.uses) if node is not None}
         return Flow(self.project, inserted=wrapped, around=made).run()
 
     @functools.cached_property

@@ -187,10 +187,10 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
     """How a frame's own code names an object: `train_loader`, `self.train_data`."""
     source = frame.source
     for node in walk(within if within is not None else frame.node):
-        if isinstance(node, cst.Name) and not _is_part(source, node) and flow.values.get(node) == (obj,):
+        if isinstance(node, cst.Name) and not _is_part(source, node) and _held(flow, node) == (obj,):
             if frame.scope.holder(node.value) is not None:
                 return node.value
-        elif isinstance(node, cst.Attribute) and flow.values.get(node) == (obj,) and _is_plain(node):
+        elif isinstance(node, cst.Attribute) and _held(flow, node) == (obj,) and _is_plain(node):
             return source.code(node)
     held = _in_dict(obj, frame, flow, within if within is not None else frame.node)
     if held is not None:
@@ -205,6 +205,15 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
         if value == (obj,) and frame.scope.holder(name) is frame.scope.module:
             return name  # a global that another function reads
     return None
+
+
+def _held(flow: Flow, node: cst.CSTNode) -> Value:
+    """What an expression holds, loaders left out that only the trial pass of a loop made."""
+    value = flow.values.get(node, ())
+    if len(value) < 2 or not any(isinstance(o, Loader) for o in value):
+        return value
+    made = {id(e.obj) for e in flow.log.of("loader")}
+    return tuple(o for o in value if not isinstance(o, Loader) or id(o) in made)
 
 
 def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:

@@ -15,7 +15,7 @@ from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Class, Const, Method, Module, Obj, Parameters, Thing, Wrapped
+from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
 from ddpify.source import Source
 
 
@@ -36,6 +36,13 @@ class WrapPoint:
     modules: tuple[Module, ...] = ()
     #: `train(Net().to(device), loader)`: the expression that makes the module, which no variable holds there
     made: cst.BaseExpression | None = None
+    #: the `self` of each `self(x)` in a module that trains itself; `target` is wrapped before `after`
+    uses: tuple[cst.BaseExpression, ...] = ()
+
+    @property
+    def is_before(self) -> bool:
+        """Whether the wrapper is made before the statement, not behind it."""
+        return self.made is not None or bool(self.uses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +120,8 @@ class _Search:
             func = func.value
         elif inside and root(inside[0]) is module and inside[0].inner is not module:
             return self.none(f"`{source.code(func)}` trains a part of the model by itself, not the model's forward")
+        if is_self(func, first.frame):
+            return self.by_itself()
         cell = find_cell(self.flow, func, first, module)
         if isinstance(cell, Made):
             return self.in_place(cell)
@@ -149,6 +158,30 @@ class _Search:
                 return WrapPoint(self.module, target, anchor, frame.source, frame, modules=(self.module,))
         return self.none(f"`{target}` is made and trained in one statement")
 
+    def by_itself(self) -> WrapPoint | NoWrapPoint:
+        """`class Net(nn.Module): def fit(self, loader): ... self(x)`: wrapped before the loop that trains."""
+        frame, source = self.first.frame, self.first.frame.source
+        name = frame.func.name if frame.func is not None else ""
+        forwards = [
+            e
+            for e in self.flow.log.of("forward")
+            if e.node in self.roles.training_forwards and e.grad is not False and e.obj is self.module
+        ]
+        uses = [_callee(e.node) for e in forwards]
+        if any(e.frame is not frame or not is_self(u, frame) for e, u in zip(forwards, uses, strict=True)):
+            return self.none(f"the model trains itself in `{name}` and in other places, so that no variable holds it")
+        around = self.first.loops
+        again = any(entry.loops for chain in frame.chains() for entry in chain)
+        if again or not around or not isinstance(around[0].node, (cst.For, cst.While)):
+            where = "is called in a loop" if again else "has no loop"
+            return self.none(f"the model trains itself in `{name}`, which {where}: every turn would wrap it anew")
+        loop = around[0].node
+        inside = (e for e in self.flow.log.events if e.stmt is loop or loop in source.ancestors(e.stmt))
+        if any(e.frame is frame and not _notes(e) and _prepares(self.flow, e, self.module) for e in inside):
+            return self.none(f"the model is prepared in the loop of `{name}` that trains it")
+        found = tuple(dict.fromkeys(u for u in uses if isinstance(u, cst.Name)))
+        return WrapPoint(self.module, "model", loop, source, frame, modules=(self.module,), uses=found)
+
     def in_place(self, made: Made) -> WrapPoint | NoWrapPoint:
         """`train(Net().to(device), loader)`: it gets a name before the statement, where nothing else prepares it."""
         stmt, frame = made_in_place(made), made.frame
@@ -175,6 +208,27 @@ class _Search:
 
 def _key(key: int | str) -> str:
     return f'"{key}"' if isinstance(key, str) and repr(key) == f"'{key}'" else repr(key)
+
+
+def _notes(event: Event) -> bool:
+    """`self.epoch = epoch`, `self.losses.append(loss)`: a number is kept, no layer exchanged."""
+    if event.kind in ("set", "store"):
+        return all(isinstance(o, (Data, Const)) for o in event.value)
+    return event.kind == "method" and isinstance(event.obj, (Seq, Dict))
+
+
+def _callee(call: cst.CSTNode) -> cst.BaseExpression | None:
+    """What is called: `net` of `net(x)` and of `net.forward(x)`."""
+    func = call.func if isinstance(call, cst.Call) else None
+    return func.value if isinstance(func, cst.Attribute) and func.attr.value in ("forward", "__call__") else func
+
+
+def is_self(node: cst.BaseExpression | None, frame: Frame) -> bool:
+    """Whether an expression is the name of the object whose method is running."""
+    func = frame.func
+    if func is None or func.bound is None or not isinstance(node, cst.Name) or not func.node.params.params:
+        return False
+    return func.node.params.params[0].name.value == node.value
 
 
 def _declaring(binds: list[Event], name: str, holder: Frame) -> Frame:

@@ -12,7 +12,7 @@ from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts
 from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.rules.loader_without_sampler import hoisted, set_sampler
+from ddpify.rules.loader_without_sampler import hoisted, measured, set_sampler
 
 
 class EvaluationNotExact(Rule):
@@ -115,6 +115,7 @@ class EvaluationNotExact(Rule):
                     e.known.call,
                     f"the evaluation over `{name}` is shared out by sample",
                     *self.share(facts, e.known),
+                    *(Replace(s, p.attr, "dataset") for s, p in measured(facts, e.known) if p.attr.value == "sampler"),
                     reason="each sample is counted once, without padding; the sums are reduced after the loop",
                 )
             else:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, SetArgument
+from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertAfter, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
 from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 
 class LoaderWithoutSampler(Rule):
@@ -118,6 +119,7 @@ class LoaderWithoutSampler(Rule):
                 )
             else:
                 yield self.shard(facts, known)
+                yield from self.mixed(facts, known)
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
         loader = known.loader
@@ -170,6 +172,7 @@ class LoaderWithoutSampler(Rule):
             value += ", shuffle=False"  # partial(DataLoader, shuffle=True): said where the call does not show it
         edits.extend(set_sampler(known, value))
         edits.append(AddImport(source, "DistributedSampler"))
+        edits.extend(self.lengths(facts, known))
         if known.drop_last:
             edits.extend(self.check_steps(facts, known))
         if facts.global_batch == "keep":
@@ -182,6 +185,30 @@ class LoaderWithoutSampler(Rule):
             *edits,
             reason=f"each rank gets its own shard; {moved}",
         )
+
+    def lengths(self, facts: Facts, known: LoaderFacts) -> Iterator[Edit]:
+        """`len(loader.sampler)` was the number of samples of an epoch, and is one rank's share in a DistributedSampler.
+
+        A subset that takes the place of a SubsetRandomSampler is the loader's data set then, and has the whole one.
+        """
+        for source, part in measured(facts, known):
+            if part.attr.value == "sampler":
+                if not _divides(source, part):  # behind a loop that is added up over the ranks, DDP501 has it
+                    yield Replace(source, part.attr, "dataset")
+            elif known.subset:
+                yield Append(source, part, ".dataset")
+
+    def mixed(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
+        """`len(loader.sampler)` in a function that is given this loader and others with samplers of their own."""
+        for source, part in measured(facts, known):
+            others = [
+                o for o in facts.flow.values.get(part.value, ()) if isinstance(o, Loader) and o.call is not known.call
+            ]
+            if any("sampler" in o.arguments and o not in facts.roles.training_loaders for o in others):
+                message = f"`len({source.code(part)})` is asked of loaders with different samplers"
+                yield self.finding(
+                    source, part, message, refuse=True, left="Give the number of samples to the function"
+                )
 
     def check_steps(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
         """drop_last may leave a rank without a single batch: then the script says so instead of training nothing."""
@@ -204,6 +231,28 @@ class LoaderWithoutSampler(Rule):
                 text = f"{code} // {world}" if simple else f"({code}) // {world}"
                 return [Replace(known.source, arg.value, text), AddImport(known.source, "dist")]
         return []
+
+
+def _divides(source: Source, part: cst.Attribute) -> bool:
+    """`total / len(loader.sampler)`"""
+    call = next(a for a in source.ancestors(part) if isinstance(a, cst.Call))
+    match source.parents.get(call):
+        case cst.BinaryOperation(operator=cst.Divide() | cst.FloorDivide(), right=right):
+            return right is call
+        case cst.AugAssign(operator=cst.DivideAssign()):
+            return True
+    return False
+
+
+def measured(facts: Facts, known: LoaderFacts) -> Iterator[tuple[Source, cst.Attribute]]:
+    """The `loader.sampler` and `loader.dataset` whose length is asked for."""
+    for source in facts.project.files():
+        for node in walk(source.module) if facts.editable(source) else ():
+            match node:
+                case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute() as part)]):
+                    held = facts.flow.values.get(part.value, ())
+                    if part.attr.value in ("sampler", "dataset") and known.loader in held:
+                        yield source, part
 
 
 def set_sampler(known: LoaderFacts, value: str) -> list[Edit]:

@@ -17,6 +17,7 @@ from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.roles import expression_for
 from ddpify.facts.setup import reduce_options
+from ddpify.facts.sharding import subset_indices
 from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
@@ -277,10 +278,11 @@ class MetricNotReduced(Rule):
 
     def divisor(self, facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: str) -> Iterator[Edit]:
         value = facts.flow.values.get(divisor, ())
-        for origin in origins(value):
+        share = loop.training and is_share(facts, loop, divisor)
+        for origin in (*origins(value), *([None] if share else [])):
             batches = isinstance(origin, FromLength) and origin.of is loop.loader
             index = isinstance(origin, FromLoop) and origin.loop is loop.node
-            if batches or index:
+            if batches or index or share:
                 bracket = not getattr(divisor, "lpar", ()) and not isinstance(
                     loop.source.parents.get(divisor), cst.AugAssign
                 )
@@ -292,7 +294,8 @@ class MetricNotReduced(Rule):
                 and self.is_length(facts, loop, divisor)
             ):
                 name = expression_for(loop.loader, loop.frame, facts.flow)
-                if name is not None and isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset:
+                mine = isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset
+                if name is not None and isinstance(loop.loader, Loader) and mine and not subset_indices(loop.loader):
                     yield from self.samples(loop, divisor, name, world)
                     return
 
@@ -323,4 +326,14 @@ def _steadily(loop: LoopFacts, add: cst.AugAssign) -> bool:
             return True
         if isinstance(above, (cst.If, cst.For, cst.While, cst.Try)):
             return False
+    return False
+
+
+def is_share(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:
+    """`len(loader.sampler)`: one rank's number of samples."""
+    match divisor:
+        case cst.Call(
+            func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute(attr=cst.Name("sampler")) as part)]
+        ):
+            return loop.loader in facts.flow.values.get(part.value, ())
     return False

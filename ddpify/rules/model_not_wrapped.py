@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, Edit, Hoist, InsertAfter
+from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Frame
@@ -183,7 +183,7 @@ class ModelNotWrapped(Rule):
                     w.source,
                     w.after,
                     f"`{w.target}` is wrapped" if not w.shape else f"every model in `{w.target}` is wrapped",
-                    self.edit(facts, w),
+                    *self.edit(facts, w),
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward"
                     + (f"; forwards leave `{loose}` out at times, which DDP has to look for" if loose else ""),
@@ -193,15 +193,21 @@ class ModelNotWrapped(Rule):
         else:
             yield from self.outside(facts)
 
-    def edit(self, facts: Facts, w: WrapPoint) -> Edit:
+    def edit(self, facts: Facts, w: WrapPoint) -> list[Edit]:
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
         names = facts.names_of(w.source)
         loose = any(left_out(facts, m) for m in w.modules)
         ids = self.device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)
-            return Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))
-        return InsertAfter(w.source, w.after, (wrap_statement(w, names["DDP"], ids),))
+            return [Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))]
+        if w.uses:
+            # the module stands as it is, also for evaluation and checkpoints; its own training calls the wrapper
+            name = names.fresh(w.target)
+            me = w.source.code(w.uses[0])
+            made = InsertBefore(w.source, w.after, (f"{name} = {names['DDP']}({me}{ids})",))
+            return [made, *(Replace(w.source, use, name) for use in w.uses)]
+        return [InsertAfter(w.source, w.after, (wrap_statement(w, names["DDP"], ids),))]
 
     def is_free(self, w: WrapPoint) -> bool:
         """`model = train(Net(), loader)`: the name is given anew by the statement, and not read in it."""

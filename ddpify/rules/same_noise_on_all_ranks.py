@@ -80,7 +80,7 @@ class SameNoiseOnAllRanks(Rule):
             lines = [f"{unit}{torch}.manual_seed({torch}.initial_seed() + {names['dist']}.get_rank())"]
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
-        if not lines or point.made is not None:
+        if not lines or point.is_before:
             first = next((s for s in fixed if s.what in ("torch", "numpy")), fixed[0])
             yield self.finding(
                 first.event.frame.source,

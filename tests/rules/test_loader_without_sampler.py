@@ -120,3 +120,46 @@ def test_a_named_tuple_holds_the_loaders() -> None:
     """
     text = gives(makes, "loaders.train", "loaders.test")
     assert "train=DataLoader(train_set, sampler=DistributedSampler(train_set, shuffle=False))" in text
+
+
+SUBSET = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+
+data = TensorDataset(torch.ones(9, 4))
+mine, others = [0, 1, 2, 3, 4, 5], [6, 7, 8]
+train, test = DataLoader(data, 2, sampler=SubsetRandomSampler(mine)), DataLoader(data, 2)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print(len(train.sampler))
+for epoch in range(2):
+    total, off = 0.0, 0.0
+    for (x,) in train:
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * x.size(0)
+    with torch.no_grad():
+        for (x,) in test:
+            off += model(x).sum().item()
+    print({total}, off / len(test.sampler))
+"""
+
+
+@pytest.mark.parametrize(
+    ("total", "mean"),
+    [
+        ("total / len(train.sampler)", "total / (len(train.sampler) * dist.get_world_size())"),
+        ("total / len(train.dataset)", "total / len(train.dataset.dataset)"),
+        ("total / len(mine)", "total / len(mine)"),
+        ("total / len(data)", "total / len(data)"),
+    ],
+)
+def test_numbers_of_samples_of_a_subset_stay(total: str, mean: str) -> None:
+    """The sampler is one rank's, and the loader's data set is the subset, where they were all samples' before."""
+    text = edited(SUBSET.replace("{total}", total), "DDP301", "DDP304", "DDP501").text
+    assert "train_subset = torch.utils.data.Subset(data, mine)" in text
+    assert "print(len(train.dataset))" in text
+    assert f"print({mean}, off / len(test.dataset))" in text

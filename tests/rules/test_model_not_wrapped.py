@@ -117,6 +117,45 @@ def test_the_wrap(body: str, lines: str) -> None:
     assert not found.left
 
 
+ITSELF = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+    def fit(self, data):
+        for x in data:
+            self(x).mean().backward()
+            self.optimizer.step()
+
+    def check(self, data):
+        with torch.no_grad():
+            return [self(x) for x in data]
+
+"""
+
+
+def test_a_module_that_trains_itself() -> None:
+    """Its own training calls the wrapper; all else is done with the module as it is."""
+    found = edited(HEAD + ITSELF + "net = Net()\nnet.fit(loader)\nnet.check(loader)\n", "DDP201")
+    assert found.has("""
+        model = DDP(self)
+        for x in data:
+            model(x).mean().backward()
+        """)
+    assert "[self(x) for x in data]" in found.text
+    assert not found.left
+
+
+def test_a_module_that_trains_itself_in_a_loop_of_others_is_refused() -> None:
+    body = "net = Net()\nfor epoch in range(3):\n    net.fit(loader)\n"
+    assert ["is called in a loop" in message for message in edited(HEAD + ITSELF + body, "DDP201").left] == [True]
+
+
 @pytest.mark.parametrize(
     "call",
     [
