@@ -255,6 +255,8 @@ def in_class(text: str, *, variables: bool = False) -> Relocated | None:
         return None
     if any(own & p.inner & p.reads for p in moved) or any(own & p.inner for p in work):
         return None
+    if any(own & _read_by_head(p.nodes[0]) for p in methods):
+        return None
     changed = _through_self(text, moved, own)
     source = parse(changed)
     unit, inside = source.module.default_indent, string_lines(source)
@@ -277,6 +279,15 @@ def in_class(text: str, *, variables: bool = False) -> Relocated | None:
             ]
         }
     )
+
+
+def _read_by_head(node: ast.stmt) -> set[str]:
+    """What decorators, defaults and annotations name: a class body has no `self` for them."""
+    assert isinstance(node, ast.FunctionDef)
+    arguments = node.args
+    notes = [a.annotation for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    heads = [*node.decorator_list, *arguments.defaults, *arguments.kw_defaults, *notes, node.returns]
+    return {n.id for head in heads if head is not None for n in ast.walk(head) if isinstance(n, ast.Name)}
 
 
 def _plainly_assigned(work: Iterable[Part]) -> set[str]:

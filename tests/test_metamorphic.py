@@ -107,8 +107,11 @@ def same_edits(case: Case, other: Relocated) -> None:
     entry = sources["before.py"]
     found = told(texts, sources | {name: entry for name in other.files if name not in sources})
     assert isinstance(found, list), found
-    now = [(code, *other.origins.get((name, line), (name, line))) for code, name, line in found]
-    assert Counter(map(_spanning, now)) == Counter(map(_spanning, places(conversion(case))))
+    now = Counter(_spanning((code, *other.origins.get((name, line), (name, line)))) for code, name, line in found)
+    expected = Counter(map(_spanning, places(conversion(case))))
+    assert not now - expected
+    # a device that was chosen above the block of the set-up may be in it now, which takes its place
+    assert not [place for place in expected - now if place[0] != "DDP103"]
 
 
 def _spanning(place: tuple[str, str, int]) -> tuple[str, str, int]:
@@ -118,6 +121,7 @@ def _spanning(place: tuple[str, str, int]) -> tuple[str, str, int]:
 #: what else becomes of scripts whose variables are attributes, which other code may read
 ATTRIBUTES = {
     "device_string_cuda0": "an evaluation that sets attributes is made in full on every rank",
+    "early_stopping_module": "an evaluation that sets attributes is made in full on every rank",
     "inline_evaluation_csv": "a file in an attribute is os.devnull on the other ranks, not None",
     "tqdm_enumerate": "an evaluation that sets attributes is made in full on every rank",
 }
