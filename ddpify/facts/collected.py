@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import data_of, origins
+from ddpify.facts.dependencies import named
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, read_after
 from ddpify.facts.values import Dict, FromBatch, FromForward, Func, Instance, Seq, Thing
@@ -26,10 +27,31 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
         holder = holder_of(e)
         if holder is None or not _of_batches(facts, e):
             continue
+        while isinstance(holder, cst.Subscript):
+            holder = holder.value  # kept[index]["x"]
         text = loop.source.code(holder)
         if text not in found and read_after(loop, text, inside):
             found.append(text)
     return found
+
+
+def mean_lists(facts: Facts, loop: LoopFacts) -> list[str]:
+    """`losses` of `losses.append(loss.item())`: lists that get one mean of a batch in each pass, and nothing else."""
+    inside = {id(n) for n in walk(loop.node.body)}
+    direct = {id(line) for line in loop.node.body.body}
+    found: dict[str, bool] = {}
+    for e in loop.frame.events:
+        holder = holder_of(e) if id(e.node) in inside else None
+        if holder is None:
+            continue
+        values = [data_of(facts.flow.values.get(node, ())) for node in given_to(e)]
+        one_mean = len(values) == 1 and values[0] is not None and values[0].agg == "mean"
+        one_mean = one_mean and values[0] is not None and values[0].form in ("float", "number")
+        once = id(loop.source.parents.get(e.stmt)) in direct
+        is_list = e.kind == "method" and e.name == "append" and isinstance(e.obj, Seq) and named(holder)
+        text = loop.source.code(holder)
+        found[text] = found.get(text, True) and is_list and one_mean and once
+    return [text for text, good in found.items() if good]
 
 
 def holder_of(event: Event) -> cst.BaseExpression | None:
@@ -44,6 +66,8 @@ def holder_of(event: Event) -> cst.BaseExpression | None:
             meter = isinstance(event.obj, Func) and isinstance(event.obj.bound, Instance)
             if meter and event.callee is not None and any(e.kind in ("set", "augment") for e in event.callee.events):
                 return node.func.value
+        case "store" if isinstance(node, cst.Subscript):
+            return node.value
         case "augment" if isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Subscript):
             return node.target.value
     return None
@@ -58,4 +82,6 @@ def given_to(event: Event) -> list[cst.BaseExpression]:
 
 def _of_batches(facts: Facts, event: Event) -> bool:
     values = [facts.flow.values.get(node, ()) for node in given_to(event)]
+    if event.kind == "store":
+        values.append(event.value)
     return any(isinstance(o, (FromBatch, FromForward)) for v in values for o in origins(v))

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
-from ddpify.facts.collected import collected
+from ddpify.facts.collected import collected, mean_lists
 from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts
@@ -37,7 +37,7 @@ class MetricNotReduced(Rule):
     Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they
     are divided by is made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that
     is what one process that ran the union of the ranks' batches would have added up, and `len(loader)` stays what it
-    divides by.
+    divides by. A list that gets one batch mean a step is averaged entry by entry.
     """
 
     code = "DDP501"
@@ -61,6 +61,25 @@ class MetricNotReduced(Rule):
                 print(total / len(loader))
             """,
             gives=("    [total] = all_reduce_mean(total)", "total / len(loader)"),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            losses = []
+            for epoch in range(2):
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append(loss.item())
+            print(sum(losses) / len(losses))
+            """,
+            gives=("    losses[:] = all_reduce_mean(*losses)",),
         ),
     )
 
@@ -102,7 +121,12 @@ class MetricNotReduced(Rule):
                 )
                 continue
             if loop.training and (kept := collected(facts, loop)):
-                yield self.one_shard(loop, kept)
+                lists = [name for name in mean_lists(facts, loop) if name in kept]
+                if rest := [name for name in kept if name not in lists]:
+                    yield self.one_shard(loop, rest)
+                for name in lists:
+                    f = self.average_list(facts, loop, name)
+                    yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
 
@@ -114,6 +138,19 @@ class MetricNotReduced(Rule):
             f"{names} {'keep' if len(kept) > 1 else 'keeps'} numbers of each rank's own training batches: what rank 0 "
             "prints of them is an estimate from its shard (dist.all_gather_object collects those of all ranks)",
             note=True,
+        )
+
+    def average_list(self, facts: Facts, loop: LoopFacts, name: str) -> Finding:
+        """A list of batch means: each one averaged over the ranks, in place, since others may hold the list."""
+        line = f"{name}[:] = {facts.names_of(loop.source)['all_reduce_mean']}(*{name})"
+        return self.finding(
+            loop.source,
+            loop.node,
+            f"the numbers in `{name}` are averaged over the ranks",
+            InsertAfter(loop.source, loop.node, (line,)),
+            AddHelper(loop.source, "all_reduce_mean"),
+            AddHelper(loop.source, "all_reduce_sum", reduce_options(facts)),
+            reason="numbers of the whole set, alike on every rank",
         )
 
     def adds_up(self, facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:

@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
-from ddpify.facts.values import FromLoop
+from ddpify.facts.values import FromLoop, Loader
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import walk
 
@@ -20,7 +20,8 @@ class ProgressOfOneRank(Rule):
     """A progress counter in a message counts one rank's samples.
 
     ## What it does
-    Multiplies `batch_idx * len(data)` in a message of the training loop by the world size.
+    Multiplies `batch_idx * len(data)` in a message of the training loop by the world size, and `batch_idx * args.size
+    + len(data)` likewise.
 
     ## Why is this bad?
     The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
@@ -45,6 +46,24 @@ class ProgressOfOneRank(Rule):
             """,
             gives=("{i * len(x) * dist.get_world_size()} of",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            size = 2
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=size)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i, (x,) in enumerate(loader):
+                net(x).mean().backward()
+                optimizer.step()
+                print(i * size + len(x), i * loader.batch_size)
+            """,
+            gives=(
+                "print((i * size + len(x)) * dist.get_world_size(), i * loader.batch_size * dist.get_world_size())",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -57,12 +76,10 @@ class ProgressOfOneRank(Rule):
                 continue
             done.add(id(loop.node))
             for node in walk(loop.node.body):
-                if (
-                    isinstance(node, cst.BinaryOperation)
-                    and isinstance(node.operator, cst.Multiply)
-                    and self.counts(facts, loop, node)
-                ):
-                    edit = Surround(loop.source, node, "", f" * {facts.names_of(loop.source)['dist']}.get_world_size()")
+                if isinstance(node, cst.BinaryOperation) and self.counts(facts, loop, node):
+                    before, after = ("", "") if isinstance(node.operator, cst.Multiply) or node.lpar else ("(", ")")
+                    world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
+                    edit = Surround(loop.source, node, before, after + world)
                     yield self.finding(
                         loop.source,
                         node,
@@ -73,8 +90,36 @@ class ProgressOfOneRank(Rule):
                     )
 
     def counts(self, facts: Facts, loop: LoopFacts, node: cst.BinaryOperation) -> bool:
-        """The index of the batch (or one more) times the number of samples in one."""
+        """The index of the batch times the number of samples in one: `i * len(x)`, `i * args.size + len(x)`."""
+        if isinstance(node.operator, cst.Add):
+            rest = data_of(facts.flow.values.get(node.right, ()))
+            known, left = rest is not None and rest.agg == "size", node.left
+            if not known or not isinstance(left, cst.BinaryOperation):
+                return False
+            return self.times_index(facts, loop, left) and not self.counts(facts, loop, left)
+        return isinstance(node.operator, cst.Multiply) and self.counts_whole(facts, loop, node)
+
+    def times_index(self, facts: Facts, loop: LoopFacts, node: cst.BaseExpression) -> bool:
+        """`i * anything`"""
+        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
+            return False
+        sides = [facts.flow.values.get(side, ()) for side in (node.left, node.right)]
+        return any(isinstance(o, FromLoop) and o.loop is loop.node for s in sides for o in origins(s))
+
+    def is_batch_size(self, facts: Facts, node: cst.BaseExpression) -> bool:
+        """`loader.batch_size`"""
+        return (
+            isinstance(node, cst.Attribute)
+            and node.attr.value == "batch_size"
+            and any(isinstance(o, Loader) for o in facts.flow.values.get(node.value, ()))
+        )
+
+    def counts_whole(self, facts: Facts, loop: LoopFacts, node: cst.BinaryOperation) -> bool:
+        """`i * len(x)`, `(i + 1) * loader.batch_size`"""
         sides = [facts.flow.values.get(node.left, ()), facts.flow.values.get(node.right, ())]
         index = [any(isinstance(o, FromLoop) and o.loop is loop.node for o in origins(s)) for s in sides]
-        sizes = [(d := data_of(s)) is not None and d.agg == "size" for s in sides]
+        sizes = [
+            ((d := data_of(s)) is not None and d.agg == "size") or self.is_batch_size(facts, n)
+            for n, s in zip((node.left, node.right), sides, strict=True)
+        ]
         return (index[0] and sizes[1]) or (index[1] and sizes[0])

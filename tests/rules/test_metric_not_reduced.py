@@ -81,7 +81,8 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
 @pytest.mark.parametrize(
     ("start", "step", "end"),
     [
-        ("kept = []", "kept.append(loss.item())", "np.mean(kept)"),
+        ("kept = []", "kept.append((loss.item(), len(y)))", "kept"),
+        ("kept = []", "kept.append(out.max().item())", "np.mean(kept)"),
         ("kept = Meter()", "kept.update(loss.item(), len(y))", "kept.sum / kept.n"),
         ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "kept"),
     ],
@@ -89,6 +90,13 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
 def test_what_keeps_one_shard_is_named(tmp_path: Path, start: str, step: str, end: str) -> None:
     _, notes, _ = said(tmp_path, start, step, end)
     assert [m for m in notes if m.startswith("`kept` keeps numbers of each rank's own training batches")]
+
+
+def test_a_list_of_batch_means_is_averaged(tmp_path: Path) -> None:
+    text, notes, left = said(tmp_path, "kept = []", "kept.append(loss.item())", "np.mean(kept)")
+    assert "    kept[:] = all_reduce_mean(*kept)\n" in text
+    assert not notes
+    assert not left
 
 
 def test_what_no_one_reads_is_not_named(tmp_path: Path) -> None:
