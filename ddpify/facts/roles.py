@@ -187,7 +187,7 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
     """How a frame's own code names an object: `train_loader`, `self.train_data`."""
     source = frame.source
     for node in walk(within if within is not None else frame.node):
-        if isinstance(node, cst.Name) and not _is_part(source, node) and _held(flow, node) == (obj,):
+        if isinstance(node, cst.Name) and not _is_part(source, node) and _holds(node, obj, frame, flow):
             if frame.scope.holder(node.value) is not None:
                 return node.value
         elif isinstance(node, cst.Attribute) and _held(flow, node) == (obj,) and _is_plain(node):
@@ -214,6 +214,12 @@ def _held(flow: Flow, node: cst.CSTNode) -> Value:
         return value
     made = {id(e.obj) for e in flow.log.of("loader")}
     return tuple(o for o in value if not isinstance(o, Loader) or id(o) in made)
+
+
+def _holds(node: cst.Name, obj: Obj, frame: Frame, flow: Flow) -> bool:
+    """Whether a name is the object: in all calls of the function, or in the one that this frame is."""
+    held = _held(flow, node)
+    return held == (obj,) or (obj in held and frame.scope.names.get(node.value) == (obj,))
 
 
 def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:

@@ -83,7 +83,8 @@ def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPo
         if isinstance(w, NoWrapPoint):
             places[w] = w
             continue
-        key = (id(w.frame), w.target, w.shape or (id(first.frame), id(first.node)))
+        # a function that is called twice has one text
+        key = (id(w.frame.node), w.target, w.shape or (id(first.frame.node), id(first.node)))
         kept = places.get(key)
         if not isinstance(kept, WrapPoint):
             places[key] = w
