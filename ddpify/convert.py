@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import libcst as cst
+
 from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import Refused
 from ddpify.facts import Facts, collect
@@ -19,10 +21,10 @@ from ddpify.lint import lint_source
 from ddpify.plan import Plan, make_plan
 from ddpify.project import Project
 from ddpify.refusals import check_convertible
-from ddpify.repoint import copy_of, repointed, with_importers
+from ddpify.repoint import check_repointed, copy_of, repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
-from ddpify.source import Source, check_compiles, read_source
+from ddpify.source import Source, check_compiles, read_source, walk
 
 #: How the module of helpers begins.
 _HELPERS = '"""Helpers for distributed training."""'
@@ -129,8 +131,11 @@ def rewrite(source: Source, plan: Plan, facts: Facts, changed: list[Source], suf
     rewriter = Rewriter(source)
     edits: list[Edit] = [e for e in plan.edits if e.source is source]
     edits += repointed(facts.project, source, changed, suffix)
-    add_block(rewriter, plan, facts.names_of(source), shared)
-    return rewriter.apply(edits)
+    module = helpers_from(facts.project, source, shared) if shared is not None else None
+    add_block(rewriter, plan, facts.names_of(source), module)
+    text = rewriter.apply(edits)
+    check_repointed(facts.project, source, text, changed)
+    return text
 
 
 def shared_helpers(facts: Facts, plan: Plan) -> str | None:
@@ -142,6 +147,26 @@ def shared_helpers(facts: Facts, plan: Plan) -> str | None:
         ("distributed_helpers", "ddp_helpers"), map("distributed_helpers_{}".format, itertools.count(2))
     )
     return next(n for n in names if _is_free(folder / f"{n}.py"))
+
+
+def helpers_from(project: Project, source: Source, shared: str) -> str:
+    """How a file imports the module beside the entry: by its name, or from the package that the entry is run in."""
+    package = project.package
+    if package is None:
+        return shared
+    place, top = project.entry.path.absolute().parent, package.root / package.name.split(".")[0]
+    folder = source.path.absolute().parent
+    relative = _imports_relatively(source) or _imports_relatively(project.entry)
+    if top not in (folder, *folder.parents) or not relative:
+        return f"{package.name}.{shared}"
+    dots = "."
+    while folder not in (place, *place.parents):
+        folder, dots = folder.parent, dots + "."
+    return ".".join([dots[:-1], *place.relative_to(folder).parts, shared])
+
+
+def _imports_relatively(source: Source) -> bool:
+    return any(isinstance(n, cst.ImportFrom) and n.relative for n in walk(source.module))
 
 
 def _is_free(path: Path) -> bool:

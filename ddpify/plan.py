@@ -77,8 +77,7 @@ def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
         if finding.refuse:
             raise Refused(f"{place(finding.source, finding)}: {finding.message}. {finding.left}".rstrip())
         if finding.note:
-            if not any(n.node is finding.node and n.message == finding.message for n in plan.notes):
-                plan.notes.append(finding)
+            plan.notes.append(finding)
         elif finding.edits:
             plan.findings.append(finding)
         elif finding.left:

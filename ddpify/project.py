@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 
 from ddpify.errors import DdpifyError
+from ddpify.package import package_of
 from ddpify.source import Source, read_source
+
+_GENERATED = re.compile(r"\b(auto-?)?generated (by|from|with)\b|\bdo not (edit|modify)\b", re.IGNORECASE)
 
 
 class Project:
-    """The files that belong together: the entry's folder is on the search path, as when it is run."""
+    """The files that belong together: the entry's folder is on the search path, as when it is run.
+
+    An entry that imports from its own package is run with `-m`, from the folder above.
+    """
 
     def __init__(self, entry: Source, *, overlay: dict[Path, Source] | None = None) -> None:
         self.entry = entry
-        self.roots = (entry.path.parent,)
         self.modules: dict[Path, Source | None] = {**(overlay or {}), entry.path: entry}
         self.read = [entry]
+        #: the package that the entry is run in, where it is one: `python -m app.train`
+        self.package = package_of(entry.path, entry.text)
+        self.roots = (_above(entry.path, self.package.name) if self.package else entry.path.parent,)
 
     def find(self, name: str, level: int = 0, importer: Source | None = None) -> Source | None:
         """The project's file for a module name (`a.b`, with `level` dots before it), None where it is not local."""
@@ -23,7 +33,7 @@ class Project:
         if level:
             base = (importer or self.entry).path.parent
             for _ in range(level - 1):
-                base = base.parent
+                base = base.parent if base.name else base.absolute().parent
             return self._at(base, parts)
         for root in self.roots:
             found = self._at(root, parts)
@@ -55,6 +65,21 @@ class Project:
     def files(self) -> list[Source]:
         """The files read so far, the entry first."""
         return list(self.read)
+
+
+def is_generated(source: Source) -> bool:
+    """Whether a file is written by a tool, which would write it anew: it says so at its head, or by its name."""
+    if source.path.stem.endswith(("_pb2", "_pb2_grpc")):
+        return True
+    head = itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), source.text[:4000].splitlines())
+    return any(_GENERATED.search(line) for line in head)
+
+
+def _above(path: Path, package: str) -> Path:
+    """The folder above a package, as the path of a module in it was given."""
+    depth = package.count(".") + 1
+    above = path.parent.parents
+    return above[depth - 1] if len(above) >= depth else path.absolute().parent.parents[depth - 1]
 
 
 def _is_file(path: Path) -> bool:

@@ -6,6 +6,7 @@ A package's `__init__.py` is copied to a module beside the package: `tools/__ini
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -134,7 +135,7 @@ def repointed(project: Project, source: Source, changed: list[Source], suffix: s
         if isinstance(stmt, cst.Import):
             for alias in stmt.names:
                 if any(project.find(name) in moved for name in _loaded(alias)):
-                    edits.append(_plain(project, source, alias, suffix))
+                    edits += _plain(project, source, alias, moved, suffix)
         elif source.path.name == INIT and suffix and stmt.relative:
             edits.append(_from_beside(project, source, stmt, moved, suffix))
         else:
@@ -183,7 +184,7 @@ def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: 
     base = source.path.parent
     for _ in stmt.relative[1:]:
         base = base.parent
-    parts = [*base.relative_to(project.entry.path.parent).parts, *filter(None, [_module(stmt)])]
+    parts = [*base.relative_to(project.roots[0]).parts, *filter(None, [_module(stmt)])]
     code, start = source.code(stmt), source.span(stmt).start
     if not isinstance(stmt.names, cst.ImportStar):
         for alias in reversed(stmt.names):
@@ -195,15 +196,13 @@ def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: 
     return Replace(source, stmt, re.sub(r"\Afrom[\s.]+([\w.]+\s+)?import", f"from {module} import", code))
 
 
-def _plain(project: Project, source: Source, alias: cst.ImportAlias, suffix: str) -> Edit:
-    """`import utils` becomes `import utils_ddp as utils`; `import a.b` cannot be said that way."""
+def _plain(project: Project, source: Source, alias: cst.ImportAlias, moved: list[Source], suffix: str) -> list[Edit]:
+    """`import utils` becomes `import utils_ddp as utils`; of `import a.b`, every `a.b` becomes `a.b_ddp`."""
     name = dotted(alias.name)
     if "." in name and alias.asname is None:
-        _refuse(
-            source,
-            alias,
-            f"`import {name}` names a module that has to change; write `import {name} as ...` or `from ... import`",
-        )
+        if any(loaded != name and project.find(loaded) in moved for loaded in _loaded(alias)):
+            _refuse_dotted(source, alias)
+        return [Replace(source, alias.name, f"{name}{suffix}"), *_uses(source, name, suffix)]
     bound = dotted(alias.asname.name) if alias.asname is not None else name
     module = project.find(name)
     given = _binds(module) if module is not None and module.path.name == INIT else None
@@ -220,4 +219,33 @@ def _plain(project: Project, source: Source, alias: cst.ImportAlias, suffix: str
                     node,
                     f"`{source.code(node)}` is a module of a package that has to change; import it by itself",
                 )
-    return Replace(source, alias.name, f"{name}{suffix}" if alias.asname is not None else f"{name}{suffix} as {name}")
+    text = f"{name}{suffix}" if alias.asname is not None else f"{name}{suffix} as {name}"
+    return [Replace(source, alias.name, text)]
+
+
+def _uses(source: Source, name: str, suffix: str) -> Iterator[Edit]:
+    """The places that name a module by its dots."""
+    for node in walk(source.module):
+        imported = isinstance(source.parents.get(node), (cst.ImportAlias, cst.ImportFrom))
+        if isinstance(node, cst.Attribute) and not imported and source.code(node) == name:
+            yield Replace(source, node.attr, f"{node.attr.value}{suffix}")
+
+
+def _refuse_dotted(source: Source, alias: cst.ImportAlias) -> NoReturn:
+    name = dotted(alias.name)
+    _refuse(
+        source,
+        alias,
+        f"`import {name}` names a module that has to change; write `import {name} as ...` or `from ... import`",
+    )
+
+
+def check_repointed(project: Project, source: Source, text: str, changed: list[Source]) -> None:
+    """Raise where a result still names a module by the dots of an `import a.b` that is gone."""
+    moved = [s for s in changed if s is not project.entry]
+    for stmt in _imports(source):
+        for alias in stmt.names if isinstance(stmt, cst.Import) else ():
+            name = dotted(alias.name)
+            gone = "." in name and alias.asname is None and project.find(name) in moved
+            if gone and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text):
+                _refuse_dotted(source, alias)

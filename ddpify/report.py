@@ -53,7 +53,9 @@ class Report:
     @property
     def torchrun(self) -> str:
         """The command that starts the result; `...` stands for the script's arguments."""
-        return _join(f"torchrun --standalone --nproc-per-node=N {_quote(self.output)}", self._arguments("..."))
+        package = self.conversion.facts.project.package
+        what = _quote(self.output) if package is None else f"-m {package.name}.{self.output.stem}"
+        return _join(f"torchrun --standalone --nproc-per-node=N {what}", self._arguments("..."))
 
     @property
     def verify_command(self) -> str:
@@ -119,7 +121,8 @@ class Report:
             what = "is divided by the number of processes: a step sees as many samples as before"
         else:
             what = "is per process: a step on N processes sees N times as many samples, and the learning rate stays"
-        for loader in self.conversion.facts.roles.training_loaders:
+        loaders = {ld.site.node: ld for ld in reversed(self.conversion.facts.roles.training_loaders)}
+        for loader in reversed(list(loaders.values())):
             source = loader.site.source
             file = "" if source is self.conversion.source else f"{source.path}:"
             where = f"{file}{source.line(loader.site.node)}"

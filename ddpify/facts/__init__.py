@@ -14,7 +14,7 @@ from ddpify.facts.frames import Event
 from ddpify.facts.roles import Roles, find_roles
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint, find_wraps
 from ddpify.helpers import Names, names_for
-from ddpify.project import Project
+from ddpify.project import Project, is_generated
 from ddpify.source import Source
 
 T = TypeVar("T")
@@ -54,11 +54,12 @@ class Facts:
     def editable(self, source: Source) -> bool:
         """Whether a conversion may change a file: the entry and the project's modules (lint looks at one file only).
 
-        A package's `__init__.py` cannot get a sibling under another name, so it stays as it is.
+        What a tool generates stays as it is (the tool would write it anew), and so does a package's `__init__.py`,
+        which cannot get a sibling under another name.
         """
         if source is self.source or not self.converting:
             return source is self.source
-        return source.path.name != "__init__.py" and source in self.project.files()
+        return source.path.name != "__init__.py" and source in self.project.files() and not is_generated(source)
 
     def source_of(self, node: cst.CSTNode) -> Source:
         """The file of the project that a node stands in."""

@@ -38,9 +38,11 @@ class Importing(Commands):
         if isinstance(stmt, cst.Import):
             for alias in stmt.names:
                 full = dotted(alias.name)
-                source = self.project.find(full)
-                if source is not None:
-                    self.import_module(source, frame, stmt)
+                parts = full.split(".")
+                for at in range(len(parts)):  # `import a.b.c` runs a and a.b, too
+                    source = self.project.find(".".join(parts[: at + 1]))
+                    if source is not None:
+                        self.import_module(source, frame, stmt)
                 if alias.asname is not None:
                     bound, whole = dotted(alias.asname.name), full
                 else:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DdpifyError
+from ..package import package_of
 from .trace import RankTrace, Trace, read_rank
 
 PROCESSES = Path(__file__).parent / "processes"
@@ -42,6 +43,15 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _package(script: Path) -> str:
+    """What a script is run in that imports from its own package: the folder above, and the package."""
+    try:
+        found = package_of(script, script.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return f"{found.root}{os.pathsep}{found.name}" if found is not None else ""
+
+
 @contextlib.contextmanager
 def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The guard over torchrun. It ends everything when its standard input closes, whatever becomes of this process."""
@@ -53,7 +63,12 @@ def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         stdin=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is ours to handle
         # what torch and the script put among the temporary files goes with ours, also when they are killed
-        env={**os.environ, "TMPDIR": str(folder), "DDPIFY_VERIFY_MAX_STEPS": steps},
+        env={
+            **os.environ,
+            "TMPDIR": str(folder),
+            "DDPIFY_VERIFY_MAX_STEPS": steps,
+            "DDPIFY_VERIFY_PACKAGE": _package(launch.script),
+        },
     )
     try:
         yield guard

@@ -40,6 +40,8 @@ class Settings:
     cpu: bool
     deadline: float  # seconds since the epoch
     max_steps: int | None = None
+    #: the folder and the package that the script is run in (`python -m`)
+    package: str = ""
 
 
 class Observer:
@@ -133,18 +135,22 @@ def run(script: Path, args: Sequence[str], settings: Settings) -> int:
     observer = Observer(settings, script)
     atexit.register(observer.exit)  # before any of the script's own, so that it runs after them
     sys.argv = [str(script), *args]
-    sys.path.insert(0, str(script.resolve().parent))
+    root, _, package = settings.package.rpartition(os.pathsep)
+    sys.path.insert(0, root or str(script.resolve().parent))
     observer.start()
-    status, code = _outcome(script, observer)
+    status, code = _outcome(script, package, observer)
     if status == "cut":
         observer.log.note("exit", initialized=None)
         os._exit(0)  # nobody waits for a run that was cut short
     return code
 
 
-def _outcome(script: Path, observer: Observer) -> tuple[str, int]:
+def _outcome(script: Path, package: str, observer: Observer) -> tuple[str, int]:
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        if package:
+            runpy.run_module(f"{package}.{script.stem}", run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(str(script), run_name="__main__")
     except StepLimit:
         observer.end("cut")
         return "cut", 0
@@ -172,5 +178,6 @@ def main(argv: list[str]) -> None:
         cpu=bool(os.environ.pop("DDPIFY_VERIFY_CPU", "")),
         deadline=float(os.environ.pop("DDPIFY_VERIFY_DEADLINE")),
         max_steps=int(limit) if limit else None,
+        package=os.environ.pop("DDPIFY_VERIFY_PACKAGE", ""),
     )
     raise SystemExit(run(Path(argv[1]), argv[2:], settings))

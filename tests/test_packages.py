@@ -1,0 +1,194 @@
+"""Scripts whose project has packages: run by their path or with -m, and how the copies import each other."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddpify.cli import cli
+from ddpify.package import package_of
+
+LOADERS = """
+from torch.utils.data import DataLoader, TensorDataset
+import torch
+
+def loaders(batch):
+    data = TensorDataset(torch.arange(23.0).unsqueeze(1))
+    return DataLoader(data, batch_size=batch, shuffle=True)
+"""
+LOOP = """
+from ..tools import say
+
+def epoch_of(model, loader, optimizer):
+    for (x,) in loader:
+        loss = model(x / 23).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    say("done")
+"""
+TOOLS = """
+def say(*words):
+    print("[app]", *words)
+"""
+ENTRY = """
+import torch
+{imports}
+
+def main():
+    torch.manual_seed(0)
+    loader = {D}loaders(4)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        {E}epoch_of(model, loader, optimizer)
+    {T}say("end")
+
+if __name__ == "__main__":
+    main()
+"""
+RELATIVE = "from .data.points import loaders\nfrom .engine.loop import epoch_of\nfrom .tools import say"
+ABSOLUTE = "from app.data.points import loaders\nfrom app.engine.loop import epoch_of\nfrom app.tools import say"
+DOTTED = "import app.data.points\nimport app.engine.loop\nimport app.tools"
+ALIASES = "import app.data.points as D\nfrom app.engine import loop as E\nfrom app import tools"
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    files = {"data/points.py": LOADERS, "engine/loop.py": LOOP, "tools.py": TOOLS}
+    files |= {"__init__.py": "", "data/__init__.py": "", "engine/__init__.py": ""}
+    for name, text in files.items():
+        path = tmp_path / "app" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def convert(name: str, imports: str, *, d: str = "", e: str = "", t: str = "") -> Result:
+    path = Path(name)
+    path.write_text(ENTRY.format(imports=imports, D=d, E=e, T=t))
+    result = CliRunner().invoke(cli, [name, "-o", str(path.with_name(f"{path.stem}_ddp.py"))], prog_name="ddpify")
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def imports(name: str) -> list[str]:
+    """The imports of a file that name other files of the project."""
+    lines = Path(name).read_text().splitlines()
+    return [s for s in lines if s.startswith(("from", "import")) and "torch" not in s and s != "import os"]
+
+
+def test_a_script_above_its_package() -> None:
+    result = convert("train.py", ABSOLUTE)
+    assert "torchrun --standalone --nproc-per-node=N train_ddp.py" in result.stderr
+    assert imports("train_ddp.py") == [
+        "from app.data.points_ddp import loaders",
+        "from app.engine.loop_ddp import epoch_of",
+        "from app.tools_ddp import say",
+        "from distributed_helpers import setup_distributed",
+    ]
+    assert imports("app/engine/loop_ddp.py") == ["from ..tools_ddp import say"]
+    assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
+
+
+def test_aliases() -> None:
+    convert("train.py", ALIASES, d="D.", e="E.", t="tools.")
+    assert imports("train_ddp.py")[:3] == [
+        "import app.data.points_ddp as D",
+        "from app.engine import loop_ddp as E",
+        "from app import tools_ddp as tools",
+    ]
+
+
+def test_dotted_imports() -> None:
+    convert("train.py", DOTTED, d="app.data.points.", e="app.engine.loop.", t="app.tools.")
+    text = Path("train_ddp.py").read_text()
+    assert imports("train_ddp.py")[:3] == [
+        "import app.data.points_ddp",
+        "import app.engine.loop_ddp",
+        "import app.tools_ddp",
+    ]
+    assert "loader = app.data.points_ddp.loaders(4)" in text
+    assert "app.engine.loop_ddp.epoch_of(model, loader, optimizer)" in text
+
+
+def test_a_dotted_name_that_would_be_left_behind() -> None:
+    """`importlib` and the like name modules in texts."""
+    Path("train.py").write_text(
+        ENTRY.format(imports=DOTTED, D="app.data.points.", E="app.engine.loop.", T="print('app.tools'), app.tools.")
+    )
+    result = CliRunner().invoke(cli, ["train.py", "-o", "train_ddp.py"], prog_name="ddpify")
+    assert result.exit_code == 2
+    assert "`import app.tools` names a module that has to change" in result.stderr
+    assert not Path("train_ddp.py").exists()
+
+
+def test_an_entry_that_is_run_as_a_module() -> None:
+    result = convert("app/train.py", RELATIVE)
+    assert "torchrun --standalone --nproc-per-node=N -m app.train_ddp" in result.stderr
+    assert imports("app/train_ddp.py")[-1] == "from .distributed_helpers import setup_distributed"
+    assert imports("app/tools_ddp.py") == ["from .distributed_helpers import is_main_process"]
+    assert Path("app/distributed_helpers.py").exists()
+
+
+def test_a_module_that_imports_its_package_by_name() -> None:
+    result = convert("app/train.py", ABSOLUTE)
+    assert "-m app.train_ddp" in result.stderr
+    assert imports("app/train_ddp.py")[-1] == "from app.distributed_helpers import setup_distributed"
+
+
+def test_from_inside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("app")
+    Path("sub").mkdir()
+    Path("sub/__init__.py").write_text("")
+    result = convert("sub/train.py", RELATIVE.replace("from .", "from .."))
+    assert "-m app.sub.train_ddp" in result.stderr
+    assert imports("sub/train_ddp.py")[-1] == "from .distributed_helpers import setup_distributed"
+    assert imports("tools_ddp.py") == ["from .sub.distributed_helpers import is_main_process"]
+
+
+@pytest.mark.torchrun
+@pytest.mark.parametrize("text", [RELATIVE, ABSOLUTE])
+def test_it_runs_as_a_module(text: str) -> None:
+    convert("app/train.py", text)
+    result = CliRunner().invoke(cli, ["verify", "app/train_ddp.py"], prog_name="ddpify")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("head", ["# Generated by the schema compiler.", "#!/usr/bin/env python\n# DO NOT EDIT!"])
+def test_generated_files_stay(head: str) -> None:
+    Path("app/data/points.py").write_text(f"{head}\n{LOADERS}")
+    Path("train.py").write_text(ENTRY.format(imports=ABSOLUTE, D="", E="", T=""))
+    result = CliRunner().invoke(cli, ["train.py", "--in-place"], prog_name="ddpify")
+    assert result.exit_code == 2
+    assert "the training DataLoader is made in points.py:" in result.stderr
+    assert Path("app/data/points.py").read_text() == f"{head}\n{LOADERS}"
+
+
+def test_words_about_generated_things_are_no_mark() -> None:
+    Path("app/data/points.py").write_text(f'"""Points that are generated by a rule."""\n{LOADERS}')
+    convert("train.py", ABSOLUTE)
+    assert Path("app/data/points_ddp.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("from . import tools", "app"),
+        ("from .. import app", "above.app"),
+        ("import app.tools", "app"),
+        ("import tools", None),
+        ("import torch", None),
+        ("from . import (", None),
+    ],
+)
+def test_package_of(tmp_path: Path, text: str, name: str | None) -> None:
+    script = tmp_path / "above" / "app" / "train.py"
+    script.parent.mkdir(parents=True)
+    (script.parent / "__init__.py").write_text("")
+    found = package_of(script, textwrap.dedent(text))
+    assert (found.name if found is not None else None) == name
