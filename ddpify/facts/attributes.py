@@ -69,7 +69,7 @@ class Attributes(Fields):
             case Wrapped():
                 return obj.module if name == "module" else (Method(obj, name),)
             case Loader():
-                return self.loader_field(obj, name)
+                return self.loader_field(obj, name, node)
             case Seq():
                 return obj.fields.get(name) or (Method(obj, name),)
             case Thing():
@@ -132,7 +132,12 @@ class Attributes(Fields):
         assert isinstance(made, Func)
         return made
 
-    def loader_field(self, obj: Loader, name: str) -> Value:
+    def loader_field(self, obj: Loader, name: str, node: cst.CSTNode) -> Value:
+        own = tuple(m for c in obj.fields.get("__class__", ()) if isinstance(c, Class) for m in c.member(name))
+        if name in obj.fields:
+            return obj.fields[name]
+        if own and name != "__init__":
+            return tuple(self.bound(m, obj, node) if isinstance(m, Func) else m for m in own)
         if name == "dataset":
             return obj.dataset or UNKNOWN
         if name in obj.arguments:
@@ -167,7 +172,7 @@ class Attributes(Fields):
                 self.bind(inner, value, frame)
 
     def set_field(self, obj: Obj, name: str, value: Value) -> None:
-        if isinstance(obj, (Instance, Module, Thing, Optimizer)):
+        if isinstance(obj, (Instance, Module, Thing, Optimizer, Loader)):
             self.set_attribute(obj, name, value)
             if isinstance(obj, Module):
                 obj.parts.append(value)

@@ -117,7 +117,7 @@ class Calls(Library):
                     for m in base.members.get(name, ()):
                         if isinstance(m, Func):
                             return (self.bound(m, func.bound, node),)
-                return (Method(func.bound, name),) if name != "__init__" else UNKNOWN
+                return (Method(func.bound, name),) if name != "__init__" or isinstance(func.bound, Loader) else UNKNOWN
         return None
 
     # -- functions ----------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from ddpify.facts.contents import join
 from ddpify.facts.state import State
-from ddpify.facts.values import Instance, Module, Optimizer, Thing, Value
+from ddpify.facts.values import Instance, Loader, Module, Optimizer, Thing, Value
 
-Holder = Instance | Module | Thing | Optimizer
+Holder = Instance | Loader | Module | Thing | Optimizer
 #: (object, name) -> the object, and what it held under the name before; None where it had no such attribute
 Written = dict[tuple[int, str], tuple[Holder, Value | None]]
 

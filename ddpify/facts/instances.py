@@ -8,7 +8,7 @@ from ddpify.facts.calls import Calls
 from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
-from ddpify.facts.values import Class, Data, Dict, Ext, Func, Instance, Module, Obj, Seq, Thing, Value
+from ddpify.facts.values import Class, Data, Dict, Ext, Func, Instance, Loader, Module, Obj, Seq, Thing, Value
 
 
 class Instances(Calls):
@@ -27,7 +27,13 @@ class Instances(Calls):
         bases = cls.outside()
         loader = next((b for b in bases if role_of(b) == "loader"), None)
         if loader is not None and isinstance(node, cst.Call):
-            return self.outside(Ext(loader), node, given, named, splats or [], frame)
+            if not cls.member("__init__"):
+                return self.outside(Ext(loader), node, given, named, splats or [], frame)
+            own = Loader(self.site(node, frame), fields={"__class__": (cls,)})
+            result = self.made(node, frame, own, f"new {cls.name}")
+            if result[0] is own:
+                self.call_members(cls.member("__init__"), own, given, named, node, frame)
+            return result
         site = self.site(node, frame)
         if makes_module(bases):
             made: Obj = Module(site, cls=cls, evidence=f"class {cls.name} derives from nn.Module")

@@ -127,10 +127,16 @@ class Methods(Expressions):
                 known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
                 return (Data("str", "other", known),)
             case Loader():
-                return UNKNOWN
+                return self.loader_made(obj, node, given, named, frame) if name == "__init__" else UNKNOWN
         self.callbacks(given, named, node, frame)
         known = frozenset().union(origins((obj,)), *(origins(v) for _, v in (*given, *named.values())))
         return (Data("any", "other", known),)
+
+    def loader_made(
+        self, obj: Loader, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
+        """`super().__init__(dataset, batch_size=8)` in a DataLoader of the project: what it passes on."""
+        raise NotImplementedError
 
     def of_module(
         self,

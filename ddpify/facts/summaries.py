@@ -116,6 +116,17 @@ class Library(Factories):
         self.event("loader", node, frame, kept, "DataLoader")
         return (kept,)
 
+    def loader_made(
+        self, obj: Loader, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
+        obj.site, obj.call = self.site(node, frame), node
+        obj.arguments.update({name: value for name, (_, value) in zip(LOADER_ARGUMENTS, given, strict=False)})
+        obj.arguments.update({name: value for name, (_, value) in named.items()})
+        obj.dataset = obj.arguments.get("dataset", ())
+        obj.unknown_splat = any(arg.star for arg in node.args)
+        self.event("loader", node, frame, obj, "DataLoader")
+        return NONE
+
     # -- the rest of the table ------------------------------------------------------------------------------------
 
     def make_thing(

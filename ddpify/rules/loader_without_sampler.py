@@ -86,6 +86,10 @@ class LoaderWithoutSampler(Rule):
         done: set[cst.Call] = set()
         for loader in facts.roles.training_loaders:
             known = loader_facts(facts, loader)
+            if known is None and facts.converting:
+                site = loader.site
+                message = f"`{site.source.code(site.node)}` makes a DataLoader in a way that ddpify could not follow"
+                yield self.finding(site.source, site.node, message, refuse=True)
             if known is None or known.call in done:
                 continue
             done.add(known.call)

@@ -163,3 +163,32 @@ def test_numbers_of_samples_of_a_subset_stay(total: str, mean: str) -> None:
     assert "train_subset = torch.utils.data.Subset(data, mine)" in text
     assert "print(len(train.dataset))" in text
     assert f"print({mean}, off / len(test.dataset))" in text
+
+
+def test_a_loader_class_with_an_init_of_its_own() -> None:
+    """What it hands on to DataLoader counts, not what it is given itself; its attributes and methods are its own."""
+    makes = """
+    class Loader(DataLoader):
+        def __init__(self, folder, size, shuffle=True):
+            self.points = TensorDataset(torch.ones(size, 4))
+            super().__init__(self.points, batch_size=4, shuffle=shuffle)
+
+        def check(self):
+            return DataLoader(self.points)
+    train = Loader("points", 9)
+    test = train.check()
+    """
+    text = gives(makes)
+    assert "super().__init__(self.points, batch_size=4, sampler=DistributedSampler(self.points, sh" in text
+    assert 'train = Loader("points", 9)' in text
+
+
+def test_a_loader_class_that_could_not_be_followed_is_refused() -> None:
+    makes = """
+    class Loader(DataLoader):
+        def __init__(self, *rest):
+            DataLoader.__init__(self, *rest)
+    train, test = Loader(train_set), DataLoader(test_set)
+    """
+    found = edited(SCRIPT.format(makes=clean(makes), train="train", test="test"), "DDP301")
+    assert found.left == ["`Loader(train_set)` makes a DataLoader in a way that ddpify could not follow"]
