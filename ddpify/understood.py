@@ -14,6 +14,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, Rows, Turns, Unshared, hand_fed
 from ddpify.facts.roles import loaders_in, root
+from ddpify.facts.untrained import find_untrained
 from ddpify.facts.values import Const, Device, FromBatch, FromForward, Heap, Loader, Obj, Sampler, Scheduler, Seq
 from ddpify.facts.whole import quoted
 from ddpify.facts.wraps import NoWrapPoint
@@ -102,7 +103,15 @@ def _trained(facts: Facts) -> Iterator[Row]:
             for e in facts.roles.backwards
             if any(isinstance(o, FromForward) and root(o.module) is module for o in origins(e.value))
         ]
-        yield from _made(module, f"{module.evidence}; its output reaches .backward() at {_lines(reached, facts)}")
+        held = ", ".join(_at(o, facts) for o in facts.roles.optimizers if module in map(root, o.modules))
+        by = f"; the optimizer at {held} has its parameters" if held else ""
+        yield from _made(module, f"{module.evidence}; its output reaches .backward() at {_lines(reached, facts)}{by}")
+
+
+def _untrained(facts: Facts) -> Iterator[Row]:
+    for found in find_untrained(facts.flow, facts.roles):
+        where = f" at {_lines(list(found.at), facts)}" if found.at else ""
+        yield from _made(found.module, f"{found.why}{where}: no wrapper")
 
 
 def _wrap_points(facts: Facts) -> Iterator[Row]:
@@ -321,6 +330,7 @@ def _loaders_around(event: Event) -> list[Obj]:
 
 _SECTIONS: dict[str, Callable[[Facts], Iterator[Row]]] = {
     "trained modules": _trained,
+    "models that are not trained": _untrained,
     "wrap points": _wrap_points,
     "training loaders": _training_loaders,
     "batches without a loader": _by_hand,

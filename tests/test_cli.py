@@ -554,6 +554,33 @@ def test_facts_names_every_role(train: Path) -> None:
     assert "losses: 13 loss.backward() computed from the forward at line 12; the mean over the batch" in said
 
 
+def test_facts_say_why_a_model_is_not_trained(train: Path) -> None:
+    train.write_text("""\
+import copy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4)
+student, teacher, judge = nn.Linear(4, 1), nn.Linear(4, 1), nn.Linear(4, 1)
+for p in teacher.parameters():
+    p.requires_grad = False
+slow = copy.deepcopy(student)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+for (x,) in loader:
+    with torch.no_grad():
+        told = judge(x)
+    loss = (student(x) - teacher(x)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+""")
+    said = " ".join(run("facts", train).stdout.split())
+    assert "its output reaches .backward() at line 16; the optimizer at line 11 has its parameters models" in said
+    assert "models that are not trained: 7 nn.Linear(4, 1) frozen at line 9: no wrapper" in said
+    assert "7 nn.Linear(4, 1) only run with gradients off at line 14: no wrapper" in said
+    assert "10 copy.deepcopy(student) a copy of a model: no wrapper wrap points:" in said
+
+
 def test_facts_of_a_script_with_the_rest(train: Path) -> None:
     train.write_text("""\
 import torch

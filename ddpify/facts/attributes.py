@@ -154,13 +154,13 @@ class Attributes(Fields):
                 scope = frame.scope.outer.get(name, frame.scope)
                 scope.names[name] = value
                 scope.bound_at[name] = self.stmt
-                self.values[target] = join(self.values.get(target, ()), value)
+                self.note(target, value)
                 self.event("bind", target, frame, name=name, value=value)
             case cst.Attribute(value=base, attr=attr):
                 for obj in self.expr(base, frame):
                     self.set_field(obj, attr.value, value)
                     self.event("set", target, frame, obj, attr.value, value)
-                self.values[target] = join(self.values.get(target, ()), value)
+                self.note(target, value)
             case cst.Subscript(value=base, slice=index):
                 keys = [self.expr(i.slice.value, frame) for i in index if isinstance(i.slice, cst.Index)]
                 for obj in self.expr(base, frame):

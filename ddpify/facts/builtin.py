@@ -137,7 +137,7 @@ class Builtins(Methods):
             kept.module = join(kept.module, made.module)
         elif isinstance(kept, Optimizer) and isinstance(made, Optimizer):
             # model = make() in a loop: what the trial pass made is no model of its own
-            before = [m for m in kept.modules if not m.site.frame.trial or self.quiet]
+            before = [m for m in kept.modules if not m.site.frame.trial or self.trial]
             kept.modules = list(dict.fromkeys([*before, *made.modules]))
         elif isinstance(kept, Iteration) and isinstance(made, Iteration):
             kept.of = made.of

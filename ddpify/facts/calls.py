@@ -174,7 +174,17 @@ class Calls(Library):
         state = (
             tuple((n, v) for n, v in func.bound.fields.items()) if isinstance(func.bound, (Instance, Module)) else ()
         )
-        return (id(func.node), id(func.bound), id(func.scope), held, state, grad, bool(self.quiet), self.version())
+        return (
+            id(func.node),
+            id(func.bound),
+            id(func.scope),
+            held,
+            state,
+            grad,
+            self.quiet > 0,
+            self.trial > 0,
+            self.version(),
+        )
 
     def version(self) -> object:
         """What the functions of the project can see of the outside: the globals that hold objects."""
@@ -202,7 +212,7 @@ class Calls(Library):
         if func.node not in self.assigned:
             self.assigned[func.node] = assigned_names(func.node)
         new.assigned = self.assigned[func.node]
-        new.number, new.trial = len(self.frames), self.quiet > 0
+        new.number, new.trial = len(self.frames), self.trial > 0
         self.frames.append(new)
         return new
 

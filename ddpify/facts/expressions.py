@@ -18,8 +18,7 @@ class Expressions(Operators, Containers):
     def expr(self, node: cst.CSTNode, frame: Frame) -> Value:
         self.spend()
         value = self.evaluate(node, frame)
-        known = self.values.get(node)
-        self.values[node] = value if known is None or known == value else join(known, value)
+        self.note(node, value)
         return value
 
     def evaluate(self, node: cst.CSTNode, frame: Frame) -> Value:

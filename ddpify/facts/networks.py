@@ -23,7 +23,11 @@ class Networks(Builtins):
         if role == "copy" and inner and (isinstance(inner[0], Module) or self.inserted):
             # of what will be wrapped, the plan copies the module: copy.deepcopy(model.module)
             copied = modules(tuple(inner))
-            return self.made(node, frame, _copy(copied[0], self.site(node, frame))) if copied else first
+            if not copied:
+                return first
+            kept = self.made(node, frame, _copy(copied[0], self.site(node, frame)))
+            self.event("new", node, frame, kept[0], name)
+            return kept
         if role in ("same-module", "copy") or (role == "copy-module" and not inner):
             return first or UNKNOWN
         if role == "dataparallel":

@@ -74,10 +74,10 @@ class Paths(Importing):
         else:
             with self.may_happen() as written:
                 if not self.quiet:
-                    self.quiet += 1
+                    self.quiet, self.trial = self.quiet + 1, self.trial + 1
                     each()
                     self.block(body, frame)
-                    self.quiet -= 1
+                    self.quiet, self.trial = self.quiet - 1, self.trial - 1
                     self.again(before, frame)
                     self.rejoin(written)
                 each()

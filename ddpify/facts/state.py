@@ -7,6 +7,7 @@ from typing import Any
 
 import libcst as cst
 
+from ddpify.facts.contents import join
 from ddpify.facts.frames import Event, Frame, Log, Loop
 from ddpify.facts.values import Class, Func, Module, Obj, Site, Value, Wrapped
 from ddpify.project import Project
@@ -41,6 +42,8 @@ class State:
         self.handed: list[Loop] = []
         self.grad: bool | None = True
         self.quiet = 0
+        #: how many loops are in their trial pass, which only settles values
+        self.trial = 0
         self.iterating: set[int] = set()
         self.inner_frames: dict[tuple[int, int, str], Frame] = {}
         self.unsure = 0
@@ -87,6 +90,12 @@ class State:
         )
         self.log.events.append(new)
         frame.events.append(new)
+
+    def note(self, node: cst.CSTNode, value: Value) -> None:
+        """Write down what an expression holds, in any context; what a trial pass made is no value of the script."""
+        if not self.trial:
+            known = self.values.get(node)
+            self.values[node] = value if known is None or known == value else join(known, value)
 
     def site(self, node: cst.CSTNode, frame: Frame) -> Site:
         return Site(node, frame.source, frame)

@@ -9,6 +9,7 @@ from ddpify.facts.contents import modules, origins
 from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.placing import alternatives
+from ddpify.facts.replay import replay
 from ddpify.facts.values import FromForward, Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule
 
@@ -35,6 +36,18 @@ class SeveralForwardsBeforeBackward(Rule):
     code = "DDP207"
     references = ("https://github.com/pytorch/pytorch/issues/22095", "https://github.com/pytorch/pytorch/issues/47260")
     good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            def run(net, x):
+                return net(x).mean()
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                loss = run(ddp, x)
+                loss.backward()
+                other = run(ddp, x)
+                other.backward()
+                optimizer.step()
+            """),
         Good("""
             ddp = DDP(model)
             critic = DDP(nn.Linear(1, 1))
@@ -91,12 +104,13 @@ class SeveralForwardsBeforeBackward(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         done: set[int] = set()
+        happened = list(replay(facts.after, "forward", "backward"))
         for w in facts.after_roles.wrapped:
             inner = {part for m in modules((w,)) for part in (m, m.inner) if part is not None}
             pending: list[Event] = []  # forwards since the last backward through this wrapper
             ran: list[Event] = []  # those before it
             last: Event | None = None  # that backward
-            for e in facts.after.log.of("forward", "backward"):
+            for e in happened:
                 if e.kind == "forward" and e.obj is w and e.grad is not False:
                     pending.append(e)
                 elif e.kind == "backward":
