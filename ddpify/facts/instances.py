@@ -8,7 +8,7 @@ from ddpify.facts.calls import Calls
 from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
-from ddpify.facts.values import Class, Data, Dict, Ext, Func, Instance, Loader, Module, Obj, Seq, Thing, Value
+from ddpify.facts.values import Class, Const, Data, Dict, Ext, Func, Instance, Loader, Module, Obj, Seq, Thing, Value
 
 
 class Instances(Calls):
@@ -70,7 +70,7 @@ class Instances(Calls):
         parts = [p for v in (*obj.fields.values(), *obj.parts) for p in v]
         outside = {b for b in obj.cls.outside() if b != "torch.nn.Module"} if obj.cls is not None else set()
         held = any(isinstance(p, Module) and (p.has_parameters or p.name == "") for p in parts)
-        held = held or any(isinstance(p, Thing) and p.name == "parameter" for p in parts)
+        held = held or any(isinstance(p, Thing) and (p.name == "parameter" or _may_be_layer(p)) for p in parts)
         held = (
             held or any(isinstance(p, (Seq, Dict)) and p for p in parts) or any(role_of(b) == "module" for b in outside)
         )
@@ -83,3 +83,9 @@ class Instances(Calls):
                 for m in value:
                     if isinstance(m, Func) and m.node not in self.followed:
                         self.call_function(self.bound(m, obj, cls.node), [], {}, m.node, frame)
+
+
+def _may_be_layer(obj: Thing) -> bool:
+    """`GCNConv(16, 16)`: what an unknown library's class made may have parameters."""
+    made_by = [str(o.value) for o in obj.fields.get("__name__", ()) if isinstance(o, Const)]
+    return obj.name == "" and any(name.rsplit(".", 1)[-1][:1].isupper() for name in made_by)

@@ -9,9 +9,10 @@ import libcst as cst
 from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
-from ddpify.facts.frames import Frame
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.roles import root
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.trails import told, trail
 from ddpify.facts.unused import left_out
 from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
@@ -256,10 +257,18 @@ class ModelNotWrapped(Rule):
             source,
             event.node,
             f"the loss of `{source.code(event.node)}` could not be traced to a model whose parameters an optimizer has "
-            f"({seen})",
+            f"({seen}{self.way(facts, event)})",
             refuse=True,
             left="DDP needs a forward of the model itself between the batch and the loss",
         )
+
+    def way(self, facts: Facts, event: Event) -> str:
+        """What the loss is made of, step by step, as far as that could be followed."""
+        func = event.node.func if isinstance(event.node, cst.Call) else None
+        if not isinstance(func, cst.Attribute):
+            return ""
+        steps = told(trail(facts.flow, func.value, event.frame))
+        return f": {steps}" if steps else ""
 
     def name_of(self, w: WrapPoint | NoWrapPoint) -> str:
         return w.target if isinstance(w, WrapPoint) else w.source.code(w.node)
