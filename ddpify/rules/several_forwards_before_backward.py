@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
+from ddpify.edits import Append
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
+from ddpify.facts.discarded import discarded
 from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.placing import alternatives
 from ddpify.facts.replay import replay
 from ddpify.facts.values import FromForward, Wrapped
-from ddpify.rules._base import Bad, Finding, Good, Rule
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
 _REMEDY = (
     "Add the losses and call backward once, or run the model again before the second; .detach() the output that the "
@@ -31,6 +35,11 @@ class SeveralForwardsBeforeBackward(Rule):
     DDP reduces gradients once per forward-backward pair: of two backwards after two forwards the second leaves local
     gradients, silently. Two forwards of a model with buffers before one backward fail on CUDA: the second forward's
     buffer broadcast overwrites in place what the first one's backward needs.
+
+    ## Edit
+    Where the first loss does not train what made its input, and the gradients that it leaves there are zeroed before
+    any step (a discriminator's loss on `fake`), the input is detached: `disc(fake.detach())`. Else the script is
+    refused.
     """
 
     code = "DDP207"
@@ -102,6 +111,31 @@ class SeveralForwardsBeforeBackward(Rule):
             """),
     )
 
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            gen, disc = nn.Linear(2, 4), nn.Linear(4, 1)
+            opt_g = torch.optim.SGD(gen.parameters(), lr=0.1)
+            opt_d = torch.optim.SGD(disc.parameters(), lr=0.1)
+            for (real,) in loader:
+                fake = gen(torch.randn(len(real), 2))
+                loss_d = disc(fake).mean() - disc(real).mean()
+                opt_d.zero_grad()
+                loss_d.backward(retain_graph=True)
+                opt_d.step()
+                loss_g = -disc(fake).mean()
+                opt_g.zero_grad()
+                loss_g.backward()
+                opt_g.step()
+            """,
+            gives=("    loss_d = disc(fake.detach()).mean() - disc(real).mean()", "    loss_g = -disc(fake).mean()"),
+        ),
+    )
+
     def check(self, facts: Facts) -> Iterator[Finding]:
         done: set[int] = set()
         happened = list(replay(facts.after, "forward", "backward"))
@@ -125,12 +159,24 @@ class SeveralForwardsBeforeBackward(Rule):
                         through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])
                         if id(e.node) not in done and (facts.converting or e.frame.source is facts.source):
                             done.add(id(e.node))
-                            yield self.second(facts, e, through)
+                            cut = discarded(facts, last, e, through) if facts.converting else []
+                            yield self.detached(e, through, cut) if cut else self.second(facts, e, through)
                         continue
                     mine = {id(p.node) for p in pending}
                     if len(mine) > 1 and mine <= reached:
                         yield from self.buffers(facts, pending[-1], w, done)
                     pending, ran, last = [], pending or ran, e
+
+    def detached(self, e: Event, through: Event, cut: list[cst.Name]) -> Finding:
+        """The first loss does not train what made its input: its gradients there are thrown away."""
+        source = e.frame.source
+        return self.finding(
+            source,
+            cut[0],
+            f"`{cut[0].value}` carries gradients back to `{source.code(through.node)}` that are zeroed before any step",
+            *(Append(source, node, ".detach()") for node in cut),
+            reason="a forward is reduced in one backward: the one that trains it",
+        )
 
     def second(self, facts: Facts, e: Event, through: Event) -> Finding:
         code, forward = e.frame.source.code(e.node), through.frame.source.code(through.node)
