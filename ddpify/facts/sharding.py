@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import constants
+from ddpify.facts.dependencies import bindings, read_names
 from ddpify.facts.externals import is_iterable_dataset
 from ddpify.facts.phases import training_key
 from ddpify.facts.placing import statement_of
 from ddpify.facts.summaries import loader_argument
-from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler
-from ddpify.source import Source
+from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler, Site
+from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -136,7 +137,22 @@ def subset_indices(loader: Loader) -> str:
     if site.frame.home is not loader.site.frame.home or len(call.args) != 1:
         return ""
     indices = call.args[0].value
-    return site.source.code(indices) if isinstance(indices, (cst.Name, cst.Attribute)) else ""
+    plain = isinstance(indices, (cst.Name, cst.Attribute)) or _is_slice(indices)
+    return site.source.code(indices) if plain and not _bound_between(site, indices, loader.site) else ""
+
+
+def _is_slice(node: cst.BaseExpression) -> bool:
+    """`indices[:split]`: computed of names alone, so that it may be computed again."""
+    return isinstance(node, cst.Subscript) and not any(
+        isinstance(n, (cst.Call, cst.NamedExpr, cst.Await, cst.Yield)) for n in walk(node)
+    )
+
+
+def _bound_between(site: Site, indices: cst.BaseExpression, loader: Site) -> bool:
+    """Whether a name in the indices gets another value between the sampler and the loader."""
+    source, names = site.source, read_names(indices)
+    start, end = source.span(site.node).end, source.span(loader.node).start
+    return any(b.targets & names and start <= source.span(b.node).start < end for b in bindings(site.frame.node))
 
 
 def is_distributed(obj: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Edit, InsertBefore, Replace
+from ddpify.edits import Edit, Hoist, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Frame
@@ -74,6 +74,25 @@ class MissingSetEpoch(Rule):
                     optimizer.step()
             """,
             gives=("for epoch in range(3):\n    loader.sampler.set_epoch(epoch)",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(3):
+                for (x,) in DataLoader(data, batch_size=2, shuffle=True):
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=(
+                "    loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data))\n"
+                "    loader.sampler.set_epoch(epoch)\n"
+                "    for (x,) in loader:",
+            ),
         ),
     )
 
@@ -145,6 +164,10 @@ class MissingSetEpoch(Rule):
                 reason="the order of a DistributedSampler depends on its epoch",
             )
             return
+        headed = self.in_the_header(facts, epoch)
+        if headed is not None:
+            yield headed
+            return
         counted = self.by_passes(facts, epoch)
         if counted is not None:
             yield counted
@@ -155,6 +178,26 @@ class MissingSetEpoch(Rule):
             "the sampler of the training loader needs set_epoch here, and ddpify could not name both "
             "the loader and the epoch in one place",
             left="call loader.sampler.set_epoch(epoch) at the head of each epoch",
+        )
+
+    def in_the_header(self, facts: Facts, epoch: EpochLoop) -> Finding | None:
+        """`for x in DataLoader(...):` within the epoch: the loader gets a name first."""
+        loop, (frame, _) = epoch.batch_loop.node, epoch.way[-1]
+        call, edits = epoch.loader.call, list[Edit]()
+        if not isinstance(loop, cst.For) or call is None or not facts.editable(frame.source):
+            return None
+        variable = self.variable(facts, epoch, frame, edits)
+        if variable is None or not (call is loop.iter or any(n is call for n in walk(loop.iter))):
+            return None
+        name = facts.names_of(frame.source).fresh("loader")
+        return self.finding(
+            frame.source,
+            loop,
+            "the loader of each epoch is shuffled anew",
+            *edits,
+            Hoist(frame.source, call, name, loop),
+            InsertBefore(frame.source, loop, (f"{name}.sampler.set_epoch({variable})",), last=True),
+            reason="the order of a DistributedSampler depends on its epoch",
         )
 
     def by_passes(self, facts: Facts, epoch: EpochLoop) -> Finding | None:

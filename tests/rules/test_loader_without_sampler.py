@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddpify.errors import Refused
+from tests.cases import convert_bytes
 from tests.rules.edited import clean, edited
 
 SCRIPT = """
@@ -192,3 +194,33 @@ def test_a_loader_class_that_could_not_be_followed_is_refused() -> None:
     """
     found = edited(SCRIPT.format(makes=clean(makes), train="train", test="test"), "DDP301")
     assert found.left == ["`Loader(train_set)` makes a DataLoader in a way that ddpify could not follow"]
+
+
+SLICED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(30, 4))
+order = torch.randperm(30).tolist()
+part = SubsetRandomSampler(order[6:])
+{between}
+loader = DataLoader(data, batch_size=4, sampler=part)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        net(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_slice_of_indices_makes_a_subset() -> None:
+    found = convert_bytes(SLICED.format(between="print(len(order))").encode())
+    assert "train_subset = torch.utils.data.Subset(data, order[6:])\n" in found.text
+    assert "sampler=DistributedSampler(train_subset)" in found.text
+
+
+def test_indices_that_change_behind_the_sampler_are_not_computed_again() -> None:
+    with pytest.raises(Refused, match="SubsetRandomSampler"):
+        convert_bytes(SLICED.format(between="order = order[::-1]").encode())
