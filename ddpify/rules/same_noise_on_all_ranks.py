@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, InsertAfter
+from ddpify.edits import AddHelper, AddImport, InsertAfter, InsertBefore
 from ddpify.facts import Facts
+from ddpify.facts.construction import epoch_loop_behind, late_draws
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.seeds import Seed, is_noisy, seeds
 from ddpify.rules._base import Converts, Finding, Rule, Severity
@@ -26,8 +27,9 @@ class SameNoiseOnAllRanks(Rule):
     silently.
 
     ## Edit
-    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap. Before it all ranks are
-    seeded alike, so that splits and weights agree; rank 0 keeps the original's stream.
+    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs
+    where data are drawn or split between the two. Before it all ranks are seeded alike, so that splits and weights
+    agree; rank 0 keeps the original's stream.
     """
 
     code = "DDP306"
@@ -49,6 +51,22 @@ class SameNoiseOnAllRanks(Rule):
             """,
             gives=("if not is_main_process():\n    torch.manual_seed(3 + dist.get_rank())",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            torch.manual_seed(3)
+            net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            loader = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2)
+            for epoch in range(2):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("if not is_main_process():\n    torch.manual_seed(3 + dist.get_rank())\nfor epoch in range(2):",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -65,11 +83,16 @@ class SameNoiseOnAllRanks(Rule):
             return
         here = [w for w in places if w.source is places[-1].source]
         point = max(here, key=lambda w: w.source.span(w.after).start)
-        names = facts.names_of(point.source)
+        source, frame = point.source, point.frame
+        late = late_draws(facts)
+        behind = epoch_loop_behind(facts, late) if late else None
+        if behind is not None:
+            source, frame = behind[0].frame.source, behind[0].frame
+        names = facts.names_of(source)
         unit = "    "
         lines = []
         for what in ("torch", "numpy", "random"):
-            seed = next((s for s in fixed if s.what == what and self.visible(s, point.frame.node, facts)), None)
+            seed = next((s for s in fixed if s.what == what and self.visible(s, frame.node, facts)), None)
             if seed is None or (what != "torch" and any(s.what == what for s in fixed) is False):
                 continue
             func = seed.event.frame.source.code(seed.call.func)
@@ -80,26 +103,32 @@ class SameNoiseOnAllRanks(Rule):
             lines = [f"{unit}{torch}.manual_seed({torch}.initial_seed() + {names['dist']}.get_rank())"]
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
-        if not lines or point.is_before:
+        unplaced = behind is None if late else point.is_before
+        if not lines or unplaced or not facts.editable(source):
             first = next((s for s in fixed if s.what in ("torch", "numpy")), fixed[0])
+            why_not = f"the seed `{first.text}` cannot be named where the model is wrapped"
+            if late and behind is None:
+                text = late[-1].frame.source.code(late[-1].node).split("\n")[0]
+                why_not = f"`{text}` comes behind the wrap, and has to be alike on all of them"
             yield self.finding(
                 first.event.frame.source,
                 first.event.node,
-                f"all ranks draw the same random numbers while training: the seed `{first.text}` cannot be named "
-                "where the model is wrapped; to vary them, seed the ranks apart behind the wrap",
+                f"all ranks draw the same random numbers while training: {why_not}; to vary them, seed the ranks apart "
+                "before the first epoch",
                 note=drawn is None,
                 refuse=drawn is not None,
                 left="" if drawn is None else "make the seed a constant, or a name of the whole module",
             )
             return
         block = f"if not {names['is_main_process']}():\n" + "\n".join(lines)
+        place = point.after if behind is None else behind[1]
         yield self.finding(
-            point.source,
-            point.after,
+            source,
+            place,
             "the other ranks get a seed of their own",
-            InsertAfter(point.source, point.after, (block,)),
-            AddHelper(point.source, "is_main_process"),
-            AddImport(point.source, "dist"),
+            InsertAfter(source, place, (block,)) if behind is None else InsertBefore(source, place, (block,)),
+            AddHelper(source, "is_main_process"),
+            AddImport(source, "dist"),
             reason=f"{why}; rank 0 keeps the original's stream",
         )
 
