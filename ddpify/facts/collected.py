@@ -9,9 +9,9 @@ import libcst as cst
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.dependencies import named
 from ddpify.facts.frames import Event
-from ddpify.facts.loops import LoopFacts, read_after
-from ddpify.facts.values import Dict, FromBatch, FromForward, Func, Instance, Seq, Thing
-from ddpify.source import walk
+from ddpify.facts.loops import LoopFacts, read_after, uses_of
+from ddpify.facts.values import Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing
+from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -45,13 +45,41 @@ def mean_lists(facts: Facts, loop: LoopFacts) -> list[str]:
         if holder is None:
             continue
         values = [data_of(facts.flow.values.get(node, ())) for node in given_to(e)]
-        one_mean = len(values) == 1 and values[0] is not None and values[0].agg == "mean"
-        one_mean = one_mean and values[0] is not None and values[0].form in ("float", "number")
+        one = values[0] if len(values) == 1 else None
+        one_mean = (
+            one is not None
+            and one.form in ("float", "number")
+            and (one.agg == "mean" or (one.agg == "other" and _only_averaged(facts, loop, loop.source.code(holder))))
+        )
         once = id(loop.source.parents.get(e.stmt)) in direct
         is_list = e.kind == "method" and e.name == "append" and isinstance(e.obj, Seq) and named(holder)
         text = loop.source.code(holder)
         found[text] = found.get(text, True) and is_list and one_mean and once
     return [text for text, good in found.items() if good]
+
+
+def _only_averaged(facts: Facts, loop: LoopFacts, name: str) -> bool:
+    """`np.mean(hits)`, `sum(hits) / len(hits)`: then entries that are averaged over the ranks give the mean of all."""
+    source, end = loop.source, loop.source.span(loop.node.body).end
+    uses = [n for n in uses_of(loop.frame.node, name) if source.span(n).start > end]
+    return bool(uses) and all(_averages(facts, source, n) for n in uses)
+
+
+def _averages(facts: Facts, source: Source, node: cst.Name) -> bool:
+    arg = source.parents.get(node)
+    call = source.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(call, cst.Call):
+        return False
+    called = {o.name for o in facts.flow.values.get(call.func, ()) if isinstance(o, Ext)}
+    if called & {"numpy.mean", "numpy.average", "statistics.mean", "statistics.fmean"}:
+        return True
+    parent = source.parents.get(call)
+    return (
+        bool(called & {"builtins.sum", "builtins.len"})
+        and isinstance(parent, cst.BinaryOperation)
+        and isinstance(parent.operator, cst.Divide)
+        and source.code(parent) == f"sum({node.value}) / len({node.value})"
+    )
 
 
 def holder_of(event: Event) -> cst.BaseExpression | None:

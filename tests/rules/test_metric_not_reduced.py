@@ -82,7 +82,7 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
     ("start", "step", "end"),
     [
         ("kept = []", "kept.append((loss.item(), len(y)))", "kept"),
-        ("kept = []", "kept.append(out.max().item())", "np.mean(kept)"),
+        ("kept = []", "kept.append(out.max().item())", "max(kept)"),
         ("kept = Meter()", "kept.update(loss.item(), len(y))", "kept.sum / kept.n"),
         ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "kept"),
     ],
@@ -92,8 +92,17 @@ def test_what_keeps_one_shard_is_named(tmp_path: Path, start: str, step: str, en
     assert [m for m in notes if m.startswith("`kept` keeps numbers of each rank's own training batches")]
 
 
-def test_a_list_of_batch_means_is_averaged(tmp_path: Path) -> None:
-    text, notes, left = said(tmp_path, "kept = []", "kept.append(loss.item())", "np.mean(kept)")
+@pytest.mark.parametrize(
+    ("step", "end"),
+    [
+        ("kept.append(loss.item())", "np.mean(kept)"),
+        ("kept.append(loss.item())", "kept[-1]"),
+        ("kept.append(out.max().item())", "np.mean(kept)"),
+        ("kept.append(out.max().item())", "sum(kept) / len(kept)"),
+    ],
+)
+def test_a_list_of_batch_means_is_averaged(tmp_path: Path, step: str, end: str) -> None:
+    text, notes, left = said(tmp_path, "kept = []", step, end)
     assert "    kept[:] = all_reduce_mean(*kept)\n" in text
     assert not notes
     assert not left
