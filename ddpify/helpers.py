@@ -160,7 +160,12 @@ ORDER = tuple(NEEDS)
 
 def helper(name: str, options: frozenset[str], names: Names) -> list[str]:
     """The lines of a helper, indented by four spaces a level."""
-    shaped = {"setup_distributed": _setup, "all_reduce_sum": _reduce, "broadcast_value": _broadcast}
+    shaped = {
+        "setup_distributed": _setup,
+        "all_reduce_sum": _reduce,
+        "broadcast_value": _broadcast,
+        "rows_of_rank": _rows,
+    }
     text = shaped[name](options) if name in shaped else _TEXTS[name]
     for key, value in names.chosen.items():
         text = text.replace(f"<{key}>", value)
@@ -228,6 +233,18 @@ def _broadcast(options: frozenset[str]) -> str:
     )
 
 
+def _rows(options: frozenset[str]) -> str:
+    # a leaf of its own: a graph that leads back to the whole tensor would be freed by the first backward
+    own = "t.detach()[{}].requires_grad_(t.requires_grad)" if "leaf" in options else "t[{}]"
+    rows = own.format("list(<DistributedSampler>(t, shuffle=False))")
+    return (
+        "def <rows_of_rank>(*tensors):\n"
+        '    """This process\'s rows of each tensor: as many on every process, the first ones again where they do not '
+        'divide."""\n'
+        f"    return [{rows} for t in tensors]\n"
+    )
+
+
 def _reduce(options: frozenset[str]) -> str:
     where = '"cuda"' if "accelerator" not in options else "<torch>.accelerator.current_accelerator()"
     device = (
@@ -287,11 +304,6 @@ def <sync_buffers>(model):
     """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""
     for buffer in model.buffers():
         <dist>.broadcast(buffer, src=0)
-''',
-    "rows_of_rank": '''
-def <rows_of_rank>(*tensors):
-    """This process's rows of each tensor: as many on every process, the first ones again where they do not divide."""
-    return [t[list(<DistributedSampler>(t, shuffle=False))] for t in tensors]
 ''',
     "rows_of_all": '''
 def <rows_of_all>(tensor):

@@ -91,7 +91,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "world",
     ),
     (
-        r"random\.(?!getstate)\w+|numpy\.random\.(?!get_state)\w+|torch\.(randn?|randint|randperm|normal|bernoulli|multinomial|randn_like|rand_like)",
+        r"random\.(?!getstate)\w+|numpy\.random\.(?!get_state)\w+|torch\.(randn?|randint|randperm|normal|bernoulli|multinomial|randn_like|rand_like)"
+        r"|sklearn\.utils\.(\w+\.)?(shuffle|resample)",
         "random",
     ),
     (r"sklearn\.model_selection\.train_test_split", "split"),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.dependencies import bindings, bound_names, carried, read_names
+from ddpify.facts.dealt import every_so_often, own_tests
+from ddpify.facts.dependencies import bindings, bound_names, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Loop
 from ddpify.facts.levels import Level, levels
-from ddpify.facts.values import Const, Data, Ext, Method, Obj, Thing, Value
-from ddpify.facts.whole import Rows, Unshared, whole_rows
+from ddpify.facts.recurrence import left_behind
+from ddpify.facts.totals import made_alike as alike
+from ddpify.facts.values import Const, Data, Ext, FromWorld, Method, Obj, Thing, Value
+from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
+from ddpify.source import walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -30,6 +35,8 @@ class Turns:
     sequence: cst.BaseExpression
     #: draws that decide the order, which has to be the same on all ranks
     orders: tuple[Event, ...]
+    #: the loop's variable in tests (`if i % 100 == 0`) that have to be the same on all ranks
+    counted: tuple[cst.Name, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +56,14 @@ _NONE = (
 )
 #: packages whose functions give plain lists, arrays and tensors
 _PLAIN = ("builtins.", "numpy.", "torch.", "random.", "itertools.", "pandas.", "math.", "json.", "pickle.", "copy.")
+_GENERATORS = re.compile(r"(np|numpy)\.random\.(default_rng|RandomState|Generator)|random\.(Random|SystemRandom)")
+_METHODS = """
+integers choice choices permutation permuted random randint sample shuffle standard_normal normal uniform rand randn
+randrange
+"""
+#: methods of a generator that draw
+_DRAWS = frozenset(_METHODS.split())
+_WHOLE = ("randperm", "permutation", "shuffle", "permuted")
 _ORDER = ("randperm", "permutation", "shuffle", "sample", "choice", "permuted")
 
 
@@ -87,15 +102,25 @@ def shared_by_hand(facts: Facts) -> bool:
     return bool(found) and not isinstance(found[0], Unshared)
 
 
+def made_alike(facts: Facts) -> set[int]:
+    """Expressions and tests that go by numbers over the rows of whole tensors: DDP308 makes them alike on all ranks."""
+    return {n for h in hand_fed(facts) if isinstance(h, Rows) for n in alike(h.totals)}
+
+
 def _one_loop(one: Handmade, two: Handmade) -> bool:
-    return not isinstance(one, Unshared) and not isinstance(two, Unshared) and one.level.body is two.level.body
+    """Whether two forwards are of the same steps; two loops one behind the other are dealt out each by itself."""
+    if isinstance(one, Unshared) or isinstance(two, Unshared):
+        return False
+    if isinstance(one, Turns) and isinstance(two, Turns):
+        return any(n is two.loop for n in (one.loop, *walk(one.loop))) or any(n is one.loop for n in walk(two.loop))
+    return one.level.body is two.level.body
 
 
 def _same(one: Handmade, two: Handmade) -> bool:
     if isinstance(one, Turns) and isinstance(two, Turns):
         return one.loop is two.loop
     if isinstance(one, Rows) and isinstance(two, Rows):
-        return one.names == two.names
+        return set(one.names) == set(two.names)
     return type(one) is type(two)
 
 
@@ -147,7 +172,7 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     assert isinstance(event.node, cst.Call)
     given = frozenset().union(*(read_names(a.value) for a in event.node.args))
     way = levels(facts, event, given)
-    state = _state(way)
+    state = left_behind(facts, way)
     if state is not None:
         return state
     for level in way:
@@ -157,37 +182,39 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     inner = next((lv for lv in way if lv.loops), None)
     if inner is None:
         return first
-    made = [b for lv in way for b in bindings(lv.body) if b.targets & lv.names]
     draw = next(_drawn(facts, inner), None)
-    if made and draw is not None:
-        return Draws(inner, draw)
+    made = any(b.targets & lv.names for lv in way for b in bindings(lv.body))
+    made = made or (draw is not None and any(n is draw.node for n in walk(event.node)))
+    if made and draw is not None and not trained_whole(facts, inner):
+        own = next(_own_generators(facts, inner), None)
+        return Draws(inner, draw) if own is None else own
     return whole_rows(facts, event, inner, first)
 
 
-def _state(way: list[Level]) -> Unshared | None:
-    """`output, hidden = model(data, hidden)`: a step that goes on where the step before it stopped."""
-    for level in way:
-        source = level.frame.source
-        for loop in reversed(level.loops):
-            if not isinstance(loop.node, (cst.For, cst.While)):
-                continue
-            for name, node in carried(level.names, loop.node, source):
-                why = f"each step goes on from the `{name}` that the step before it left (line {source.line(node)})"
-                remedy = (
-                    "steps that hang together cannot be dealt out: compute the batch from the loop's variable, or, for "
-                    "a recurrent state, give every rank columns of its own"
-                )
-                return Unshared(source, node, why, remedy)
-    return None
+def _own_generators(facts: Facts, level: Level) -> Iterator[Unshared]:
+    """`torch.randint(n, (32,), generator=g)`, `rng.integers(n, size=32)`: the same draws on every rank."""
+    seeded = [e.name for e in facts.flow.log.of("external") if _GENERATORS.fullmatch(e.name) and (e.value or e.extra)]
+    for e in _drawn(facts, level):
+        if "generator" in e.extra or (e.kind == "method" and seeded):
+            source, text = e.frame.source, e.frame.source.code(e.node).split("\n")[0]
+            why = f"`{text}` draws from a generator with a seed of its own: every rank would train on the same batches"
+            remedy = "draw the batches from the global generator (torch.manual_seed, np.random.seed, random.seed)"
+            yield Unshared(source, e.node, why, remedy)
 
 
 def _drawn(facts: Facts, level: Level) -> Iterator[Event]:
     """Random draws within the loops of a level."""
     inside = {id(lp.node) for lp in level.loops}
-    for e in facts.flow.log.of("external"):
-        drawn = role_of(e.name) == "random" and e.seq < facts.flow.main_end
-        if drawn and any(id(lp.node) in inside for loops in e.all_loops() for lp in loops):
+    for e in facts.flow.log.of("external", "method"):
+        drawn = role_of(e.name) == "random" if e.kind == "external" else _is_drawn(e)
+        if drawn and e.seq < facts.flow.main_end and any(id(lp.node) in inside for ls in e.all_loops() for lp in ls):
             yield e
+
+
+def _is_drawn(event: Event) -> bool:
+    """`rng.integers(n)`"""
+    known = event.obj.origins if isinstance(event.obj, Data) else ()
+    return event.name in _DRAWS and any(isinstance(o, FromWorld) and _GENERATORS.fullmatch(o.what) for o in known)
 
 
 # ---- dealt out in turns -------------------------------------------------------------------------------------
@@ -216,8 +243,26 @@ def _turns(facts: Facts, event: Event, level: Level, loop: Loop, first: Unshared
         if e.loops and e.loops[-1].node is node and _on_loss(facts, e):
             why = f"the loop over the batches stops at a number of this rank's own (line {source.line(e.node)})"
             return Unshared(source, e.node, why, "stop where all ranks know the same number, behind the epoch")
+    counted: list[cst.Name] = []
+    enumerated = isinstance(node.iter, cst.Call) and _is(facts, node.iter.func, "builtins.enumerate")
+    ranged = isinstance(sequence, cst.Call) and _is(facts, sequence.func, "builtins.range")
+    for test in own_tests(facts, node, enumerated):
+        names = every_so_often(facts, node, test.test) if ranged else None
+        if names is None:
+            line, text = source.line(test), source.code(test.test)
+            why = f"what is done under `{text}` (line {line}) goes by the batch, and each rank has another batch"
+            remedy = (
+                "count the steps (`for step, batch in enumerate(...)`) and go by that number; leave a short last batch "
+                "out of the sequence that is looped over"
+            )
+            return Unshared(source, test, why, remedy)
+        counted += names
     orders = [e for e in _orders(facts) if isinstance(e.node, cst.Call)]
-    return Turns(level, node, sequence, tuple(orders))
+    return Turns(level, node, sequence, tuple(orders), tuple(counted))
+
+
+def _is(facts: Facts, func: cst.BaseExpression, name: str) -> bool:
+    return any(isinstance(o, Ext) and o.name == name for o in facts.flow.values.get(func, ()))
 
 
 def _on_loss(facts: Facts, event: Event) -> bool:
@@ -238,7 +283,7 @@ def _orders(facts: Facts) -> Iterator[Event]:
         last = e.name.rsplit(".", 1)[-1]
         if last in _ORDER and (
             (e.kind == "external" and role_of(e.name) == "random")
-            or (e.kind == "method" and isinstance(e.obj, (Thing, Data)) and last not in ("sample", "choice"))
+            or (e.kind == "method" and isinstance(e.obj, (Thing, Data)) and (last in _WHOLE or "frac" in e.extra))
         ):
             yield e
 

@@ -48,15 +48,15 @@ max_pool2d avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d interpo
 enumerate zip Variable squeeze_ detach_ str max_unpool2d expm1 erf reciprocal where logical_not
 """
 #: functions and methods that work entry by entry, or only make new tensors
-_BY_ENTRY = frozenset(_ENTRIES.split())
+BY_ENTRY = frozenset(_ENTRIES.split())
 _DIMENSIONS = """
 softmax log_softmax cat concat stack chunk split sum mean max min argmax argmin norm normalize std var cumsum
 logsumexp squeeze unsqueeze flip select narrow unbind amax amin prod sort topk gather flatten
 """
 #: functions and methods that work along a dimension: not the first
-_BY_DIM = frozenset(_DIMENSIONS.split())
-_SHAPES = frozenset({"view", "reshape", "expand", "repeat", "view_as", "reshape_as"})
-_PRODUCTS = frozenset({"mm", "matmul", "addmm", "dot", "mv"})
+BY_DIM = frozenset(_DIMENSIONS.split())
+SHAPES = frozenset({"view", "reshape", "expand", "repeat", "view_as", "reshape_as"})
+PRODUCTS = frozenset({"mm", "matmul", "addmm", "dot", "mv"})
 
 
 def mixes_rows(facts: Facts, module: Module) -> Mixed | None:
@@ -135,17 +135,19 @@ def _keeps_apart(facts: Facts, node: cst.CSTNode, me: str) -> bool:
     function = any(isinstance(o, Ext) for o in called)
     if any(isinstance(o, Ext) and o.name.startswith(("builtins.", "random.")) for o in called):
         return name not in ("sum", "max", "min", "sorted")
-    if name in _SHAPES:
+    if name in SHAPES:
         return True
     if name == "permute":
-        return _number(node.args[0].value) == 0 if node.args else False
+        return number(node.args[0].value) == 0 if node.args else False
     if name == "transpose":
-        return all(_number(a.value) not in (0, None) for a in node.args[-2:])
-    if name in _PRODUCTS:
+        return all(number(a.value) not in (0, None) for a in node.args[-2:])
+    if name in PRODUCTS:
         return any(_own(a.value, me) for a in node.args[-1:])
-    if name in _BY_DIM:
-        return _dimension(node, function) not in (0, None)
-    return name in _BY_ENTRY
+    if name == "squeeze" and not node.args[int(function) :]:
+        return True  # a single row would have to be all there is
+    if name in BY_DIM:
+        return dimension(node, function) not in (0, None)
+    return name in BY_ENTRY
 
 
 def _own(node: cst.BaseExpression, me: str) -> bool:
@@ -157,14 +159,14 @@ def _own(node: cst.BaseExpression, me: str) -> bool:
     return False
 
 
-def _dimension(node: cst.Call, function: bool) -> object:
+def dimension(node: cst.Call, function: bool) -> object:
     """The `dim` of a call, 1 where the function's own choice is not the first."""
     for a in node.args:
         if a.keyword is not None and a.keyword.value in ("dim", "axis", "start_dim"):
-            return _number(a.value)
+            return number(a.value)
     rest = [a for a in node.args if a.keyword is None]
     rest = rest[1:] if function else rest
-    numbers = [_number(a.value) for a in rest]
+    numbers = [number(a.value) for a in rest]
     name = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
     if name in ("split", "chunk", "topk", "sort") and len(numbers) > 1:
         return numbers[1]
@@ -173,7 +175,7 @@ def _dimension(node: cst.Call, function: bool) -> object:
     return numbers[0] if numbers and name not in ("split", "chunk", "topk", "sort") else None
 
 
-def _number(node: cst.BaseExpression) -> object:
+def number(node: cst.BaseExpression) -> object:
     if isinstance(node, cst.Integer):
         return int(node.value)
     if isinstance(node, cst.UnaryOperation) and isinstance(node.expression, cst.Integer):

@@ -75,6 +75,10 @@ def find_raw(facts: Facts) -> list[Raw]:
             func = _callee(e.node)
             trainer = trained.get((id(e.node), id(e.frame)))
             test = phase_test(facts, trainer, e) if trainer is not None else None
+            if trainer is None and e.grad is False and e.node in training:
+                # one method for both: rod.u(x) while training, and under no_grad()
+                stays = any(place is func for place, _ in _climb(e.frame, func, trains))
+                test = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()" if stays else None
             if test is not None:
                 found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", test=test))
             else:

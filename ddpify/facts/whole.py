@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.dependencies import bindings, bound_names, read_names
-from ddpify.facts.externals import role_of
+from ddpify.facts.contents import data_of
+from ddpify.facts.dependencies import bindings, bound_names, closure, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.levels import Level, levels
-from ddpify.facts.rowwise import mixes_rows
-from ddpify.facts.values import Data, Ext, FromForward, Module, Thing, Value, Wrapped
+from ddpify.facts.lossrows import Step
+from ddpify.facts.overrows import Kind, Over
+from ddpify.facts.totals import Total, totals, within
+from ddpify.facts.values import Data, FromForward, Func, Mode, Thing, Value
 from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
@@ -54,18 +56,19 @@ class Rows:
     reads: tuple[cst.Name | cst.Attribute, ...]
     shown: tuple[Shown, ...]
     backwards: tuple[Event, ...]
+    #: what each backward's loss is over the rows
+    losses: dict[int, Over]
+    #: means and sums over the rows that are used for more than the training
+    totals: tuple[Total, ...]
+    #: whether gradients of the tensors themselves are taken
+    of_inputs: bool
 
 
 def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Rows | Unshared:
     """How the rows of a step that trains on whole tensors can be shared out."""
-    module = event.obj.module[0] if isinstance(event.obj, Wrapped) and event.obj.module else event.obj
     given = _tensors(facts, level, level.names)
-    if not given or not isinstance(module, Module):
+    if not given:
         return first
-    mixed = mixes_rows(facts, module)
-    if mixed is not None:
-        why = f"every step trains on all of {quoted(given)}, and {mixed.why}: the rows of one step belong together"
-        return Unshared(mixed.source, mixed.node, why, "give the model batches that can be computed apart")
     loop = level.loops[0].node
     backwards = tuple(
         b
@@ -78,20 +81,74 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
             needed |= lv.names
             if lv.frame is level.frame:
                 names.extend(n for n in _tensors(facts, lv, lv.names) if n not in names)
-    steps = _training_statements(facts, level, needed)
-    reads = [n for s in steps for n in walk(s) if isinstance(n, _NAMES) and dotted(n) in names and _is_read(level, n)]
-    odd = next((n for n in reads if not _plain_use(facts, level.frame.source, n)), None)
+    step = Step(facts, names, [b.node for b in backwards])
+    step.run(level.frame.source, level.body)
+    kinds = [step.losses.get(id(b.node)) for b in backwards]
+    for b, kind in zip(backwards, kinds, strict=True):
+        if kind is None or kind.over not in (Over.MEAN, Over.SUM):
+            return _together(quoted(names), b, kind, first)
+    reads = list(_reads(facts, level, names, needed))
+    odd = next((n for n in names if n not in step.by_row), None)
     if odd is not None:
-        why = f"what line {level.frame.source.line(odd)} does with `{dotted(odd)}` could not be followed row by row"
-        return Unshared(
-            level.frame.source, odd, f"every step trains on all of {quoted(names)}, and {why}", first.remedy
-        )
-    return Rows(level, tuple(names), tuple(reads), tuple(_shown(facts, level, steps)), backwards)
+        node = next((n for n in reads if dotted(n) == odd), level.body)
+        source = level.frame.source
+        why = f"what line {source.line(node)} does with `{odd}` could not be followed row by row"
+        return Unshared(source, node, f"every step trains on all of {quoted(names)}, and {why}", first.remedy)
+    steps = _training_statements(facts, level, needed)
+    losses = {id(b.node): k.over for b, k in zip(backwards, kinds, strict=True) if k is not None}
+    shown = _shown(facts, level, steps)
+    found = tuple(t for t in totals(step.totals.values(), _trains(facts, backwards, steps)) if not _is_told(facts, t))
+    ends = next((u for t in found for n in level.loops for u in t.reads_in(n.node)), None)
+    if ends is not None:
+        why = f"the loop ends by the loss of one rank's rows (`{level.frame.source.code(ends)}`)"
+        return Unshared(level.frame.source, ends, why, "end it by an `if` with `break` at the end of its body")
+    return Rows(level, tuple(names), tuple(reads), tuple(shown), backwards, losses, found, step.of_inputs)
+
+
+def _is_told(facts: Facts, total: Total) -> bool:
+    """`loss = train_step(x, y)`: the function that has the backward gives the number of all rows already."""
+    value = total.bind.value if isinstance(total.bind, (cst.Assign, cst.AnnAssign)) else None
+    called = facts.flow.values.get(value.func, ()) if isinstance(value, cst.Call) else ()
+    backwards = {id(b.node) for b in facts.roles.backwards}
+    return any(isinstance(f, Func) and any(id(n) in backwards for n in walk(f.node)) for f in called)
+
+
+def _trains(
+    facts: Facts, backwards: tuple[Event, ...], steps: list[cst.CSTNode]
+) -> Callable[[Source, cst.CSTNode], bool]:
+    """Knows what leads to the backward: the step's statements, and in functions what the loss is computed from."""
+    known = within(steps)
+    calls = {id(b.node) for b in backwards}
+    for b in backwards:
+        scope = next((a for a in b.frame.source.ancestors(b.node) if isinstance(a, cst.FunctionDef)), None)
+        if scope is not None:
+            needed = closure(_loss_names(b), bindings(scope.body))
+            known |= within(x.node for x in bindings(scope.body) if x.targets & needed)
+
+    def trains(source: Source, node: cst.CSTNode) -> bool:
+        return id(node) in known or any(id(a) in calls for a in source.ancestors(node))
+
+    return trains
+
+
+def _together(tensors: str, event: Event, kind: Kind | None, first: Unshared) -> Unshared:
+    """Rows that depend on each other in the loss."""
+    source, node, why = event.frame.source, event.node, "the loss could not be followed row by row"
+    if kind is not None and kind.mixed and kind.source is not None and kind.node is not None:
+        source, node = kind.source, kind.node
+        text = f"`{source.code(node).split(chr(10))[0]}`"
+        why = kind.why.replace("{}", text) or f"{text} needs all rows at once, or may need them"
+    elif kind is not None and kind.over is Over.ROWS:
+        why = f"`{source.code(node)}` has one loss for each row"
+    why = f"every step trains on all of {tensors}, and {why}: the rows of one step belong together"
+    remedy = "put the tensors into a TensorDataset and a DataLoader, if a loss of each batch by itself will do"
+    return Unshared(source, node, why, remedy)
 
 
 def quoted(names: Sequence[str]) -> str:
-    """`x` and `y`, in a sentence."""
-    return " and ".join(f"`{n}`" for n in names)
+    """`x`, `y` and `z`, in a sentence."""
+    texts = [f"`{n}`" for n in names]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
 def _loss_names(event: Event) -> frozenset[str]:
@@ -106,9 +163,31 @@ def _tensors(facts: Facts, level: Level, names: frozenset[str]) -> list[str]:
     found: dict[str, None] = {}
     for node in walk(level.body):
         known = isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in names - inside
-        if known and _holds_data(facts.flow.values.get(node, ())):
+        part = isinstance(node, cst.Attribute) and isinstance(data_of(facts.flow.values.get(node.value, ())), Data)
+        if known and not part and _holds_data(facts.flow.values.get(node, ())):
             found[dotted(node)] = None
     return list(found)
+
+
+def trained_whole(facts: Facts, level: Level) -> bool:
+    """`net(x + noise)`, `net(x)`: whether what is trained on is a whole tensor, and no rows are picked out of it."""
+    names = set(_tensors(facts, level, level.names))
+    forwards = {id(n) for n in facts.roles.training_forwards}
+    for node in walk(level.body):
+        if isinstance(node, _NAMES) and dotted(node) in names and _is_read(level, node):
+            parent = level.frame.source.parents.get(node)
+            call = level.frame.source.parents.get(parent) if isinstance(parent, cst.Arg) else None
+            if isinstance(parent, cst.BinaryOperation) or id(call) in forwards:
+                return True
+    return False
+
+
+def _reads(facts: Facts, level: Level, names: list[str], needed: frozenset[str]) -> Iterator[cst.Name | cst.Attribute]:
+    """The places of the training step that read the tensors."""
+    for stmt in _training_statements(facts, level, needed):
+        for node in walk(stmt):
+            if isinstance(node, _NAMES) and dotted(node) in names and _is_read(level, node):
+                yield node
 
 
 def _holds_data(value: Value) -> bool:
@@ -124,6 +203,8 @@ def _training_statements(facts: Facts, level: Level, needed: frozenset[str]) -> 
     backwards = {id(b.node) for b in facts.roles.backwards}
     found: list[cst.CSTNode] = []
     for node in walk(level.body):
+        if isinstance(node, cst.BaseSmallStatement) and _without_gradients(facts, level.frame.source, node):
+            continue
         if isinstance(node, (cst.Assign, cst.AnnAssign, cst.AugAssign)):
             targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
             bound = frozenset().union(*(bound_names(t) for t in targets))
@@ -132,6 +213,17 @@ def _training_statements(facts: Facts, level: Level, needed: frozenset[str]) -> 
         elif isinstance(node, cst.BaseSmallStatement) and any(id(n) in backwards | forwards for n in walk(node)):
             found.append(node)
     return found
+
+
+def _without_gradients(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
+    """`with torch.no_grad():`"""
+    return any(
+        isinstance(o, Mode) and o.grad is False
+        for a in source.ancestors(node)
+        if isinstance(a, cst.With)
+        for item in a.items
+        for o in facts.flow.values.get(item.item, ())
+    )
 
 
 def _is_read(level: Level, node: cst.Name | cst.Attribute) -> bool:
@@ -170,43 +262,3 @@ def _is_target(level: Level, node: cst.CSTNode) -> bool:
 
 def _trained_on(facts: Facts, data: Data) -> bool:
     return any(isinstance(o, FromForward) and o.node in facts.roles.training_forwards for o in data.origins)
-
-
-_METHODS = """
-to cuda cpu float double long int half type unsqueeze squeeze view reshape detach clone requires_grad_ contiguous
-type_as byte bool
-"""
-#: methods that keep the rows of a tensor apart
-_BY_ROW = frozenset(_METHODS.split())
-
-
-def _plain_use(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
-    """`net(x)`, `criterion(out, y.view(-1, 1))`, `out - y`: rows that stay apart."""
-    parent = source.parents.get(node)
-    while parent is not None:
-        if isinstance(parent, cst.Attribute) and parent.value is node:
-            call = source.parents.get(parent)
-            if parent.attr.value == "data":
-                node, parent = parent, call
-                continue
-            if not (isinstance(call, cst.Call) and call.func is parent and parent.attr.value in _BY_ROW):
-                return parent.attr.value in ("shape", "dtype", "device")
-            node, parent = call, source.parents.get(call)
-        elif isinstance(parent, cst.Arg):
-            call = source.parents.get(parent)
-            if parent.keyword is node:
-                return True
-            if not isinstance(call, cst.Call):
-                return False
-            called = facts.flow.values.get(call.func, ())
-            if any(isinstance(o, Ext) and role_of(o.name) == "same" for o in called):
-                node, parent = call, source.parents.get(call)
-                continue
-            return any(isinstance(o, (Module, Wrapped)) for o in called) or any(
-                isinstance(o, Ext) and role_of(o.name) == "loss" for o in called
-            )
-        elif isinstance(parent, cst.BinaryOperation):
-            return isinstance(parent.operator, (cst.Subtract, cst.Add))
-        else:
-            return isinstance(parent, (cst.Assign, cst.AnnAssign, cst.Element))
-    return True

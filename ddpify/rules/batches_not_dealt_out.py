@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Surround
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
@@ -26,11 +26,12 @@ class BatchesNotDealtOut(Rule):
 
     ## Edit
     `for i in share_of_rank(range(0, len(x), 32))`. Every rank makes as many steps; where the batches do not divide, the
-    first ones come twice, as in a DistributedSampler. An order that is drawn at random is rank 0's.
+    first ones come twice, as in a DistributedSampler. An order that is drawn at random is rank 0's. What is done every
+    so many passes (`if (i + 1) % 4 == 0: optimizer.step()`) goes by the passes of each rank, which all count alike.
 
     ## When not
-    Where a step goes on from what the step before it left (a recurrent state, a position that is moved on), the script
-    is refused.
+    Where a step goes on from what the step before it left (a recurrent state, a position that is moved on), or what is
+    done goes by the batch itself (`if len(batch) < 8: continue`), the script is refused.
     """
 
     code = "DDP309"
@@ -53,14 +54,35 @@ class BatchesNotDealtOut(Rule):
             """,
             gives=("    for i in share_of_rank(range(0, len(x), 8)):",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            torch.manual_seed(0)
+            x, y = torch.rand(40, 4), torch.rand(40, 1)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i in range(10):
+                loss = (net(x[4 * i : 4 * i + 4]) - y[4 * i : 4 * i + 4]).pow(2).mean()
+                loss.backward()
+                if (i + 1) % 2 == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            """,
+            gives=(
+                "for count, i in zip(range(10), share_of_rank(range(10))):",
+                "    if (count + 1) % 2 == 0:",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
+        done: set[int] = set()
         for known in hand_fed(facts) if facts.converting else ():
             if isinstance(known, Turns):
-                yield from self.deal(facts, known)
+                yield from self.deal(facts, known, done)
 
-    def deal(self, facts: Facts, known: Turns) -> Iterator[Finding]:
+    def deal(self, facts: Facts, known: Turns, done: set[int]) -> Iterator[Finding]:
         source = known.level.frame.source
         if not facts.editable(source):
             yield self.finding(
@@ -78,16 +100,15 @@ class BatchesNotDealtOut(Rule):
                 "the loop cuts its batches by hand, and which number is their size could not be established",
                 left="divide the batch size by dist.get_world_size() to keep the global batch",
             )
-        edits, problem = self.orders(facts, known)
+        edits, problem = self.orders(facts, known, done)
         if problem is not None:
             yield problem
             return
-        helper = facts.names_of(source)["share_of_rank"]
         yield self.finding(
             source,
             known.loop,
             f"every rank trains on all batches of `{source.code(known.sequence)}`",
-            Surround(source, known.sequence, f"{helper}(", ")"),
+            *self.shared(facts, known),
             *edits,
             AddHelper(source, "share_of_rank"),
             AddImport(source, "DistributedSampler"),
@@ -101,12 +122,30 @@ class BatchesNotDealtOut(Rule):
             note=True,
         )
 
-    def orders(self, facts: Facts, known: Turns) -> tuple[list[Edit], Finding | None]:
+    def shared(self, facts: Facts, known: Turns) -> Iterator[Edit]:
+        """`for i in share_of_rank(range(n))`, with a number of its own where tests count the passes."""
+        source, names = known.level.frame.source, facts.names_of(known.level.frame.source)
+        before, after = f"{names['share_of_rank']}(", ")"
+        if known.counted:
+            count = names.fresh("count")
+            yield Surround(source, known.loop.target, f"{count}, ", "")
+            yield from (Replace(source, n, count) for n in known.counted)
+            paired = f"zip({source.code(known.sequence)}, "
+            if known.loop.iter is known.sequence:
+                before, after = f"{paired}{before}", f"{after})"
+            else:
+                yield Surround(source, known.loop.iter, paired, ")")
+        yield Surround(source, known.sequence, before, after)
+
+    def orders(self, facts: Facts, known: Turns, done: set[int]) -> tuple[list[Edit], Finding | None]:
         """An order that is drawn while training has to be the same on all ranks."""
         fixed = {s.what for s in seeds(facts)}
         edits: list[Edit] = []
         for e in known.orders:
-            kind = "torch" if e.name.startswith("torch") else "numpy" if e.name.startswith("numpy") else "random"
+            if id(e.node) in done:
+                continue
+            done.add(id(e.node))
+            kind = _generator(e)
             if kind in fixed and not is_noisy(facts):
                 continue  # every rank draws the same
             if not e.loops and not any(loops for loops in e.all_loops()):
@@ -131,10 +170,18 @@ class BatchesNotDealtOut(Rule):
         if not facts.editable(source) or not isinstance(e.node, cst.Call):
             return None
         name = facts.names_of(source)["broadcast_value"]
-        if e.name.rsplit(".", 1)[-1] != "shuffle":
+        if e.name.rsplit(".", 1)[-1] != "shuffle" or e.name.startswith("sklearn."):
             return Surround(source, e.node, f"{name}(", ")")
         target = e.node.args[0].value if e.node.args else None
         if not isinstance(e.stmt, cst.Expr) or not isinstance(target, (cst.Name, cst.Attribute)):
             return None
         text = source.code(target)
         return InsertAfter(source, e.stmt, (f"{text} = {name}({text})",))
+
+
+def _generator(event: Event) -> str:
+    """Which of the global generators an order is drawn from; "" for one of its own."""
+    if event.kind == "method":
+        return "numpy" if "frac" in event.extra else ""
+    package = event.name.split(".")[0]
+    return {"torch": "torch", "random": "random"}.get(package, "numpy")

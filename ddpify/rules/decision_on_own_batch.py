@@ -10,6 +10,7 @@ from ddpify.edits import AddHelper, Edit, Surround
 from ddpify.facts import Facts
 from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event
+from ddpify.facts.handmade import made_alike
 from ddpify.facts.locality import Locality, locality
 from ddpify.facts.values import Scheduler
 from ddpify.rules._base import Converts, Finding, Rule
@@ -91,7 +92,7 @@ class DecisionOnOwnBatch(Rule):
         if not facts.converting:
             return
         known = locality(facts)
-        done: set[int] = set()
+        done = made_alike(facts)
         for e in facts.flow.log.events:
             if e.seq >= facts.flow.main_end:
                 return

@@ -14,6 +14,7 @@ from ddpify.facts.contents import data_of, origins
 from ddpify.facts.definitions import argument_of, definitions
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.handmade import made_alike
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Const, Ext, FromBatch, Loader, Scheduler, Value
 from ddpify.facts.work import changes_places, leaves, names_bound, work
@@ -74,7 +75,10 @@ class RankLocalDecision(Rule):
         replicated = {id(e.loader) for e in facts.cached("evaluations", evaluations) if e.mode == "all"}
         origin = Origins(facts, replicated)
         done: set[tuple[int, str]] = set()
+        alike = made_alike(facts)
         for frame, node, deciding in self.decisions(facts):
+            if any(id(d) in alike for d in deciding):
+                continue
             spots = [s for d in deciding for s in origin.within(d, frame)]
             unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
             if (unknown or not all(facts.editable(s.source) for s in spots)) and (id(node), "") not in done:

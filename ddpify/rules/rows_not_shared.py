@@ -9,16 +9,16 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.closures import searched_returns
-from ddpify.facts.contents import data_of
-from ddpify.facts.dependencies import bindings, own_nodes
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import hand_fed
 from ddpify.facts.loops import uses_of
+from ddpify.facts.overrows import Over
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.setup import reduce_options
+from ddpify.facts.totals import Total
 from ddpify.facts.whole import Rows, quoted
 from ddpify.rules._base import Converts, Finding, Rule
-from ddpify.source import Source, dotted, walk
+from ddpify.source import Source, dotted
 
 
 class RowsNotShared(Rule):
@@ -37,8 +37,9 @@ class RowsNotShared(Rule):
     is multiplied by the world size, since DDP averages gradients.
 
     ## When not
-    Where a row of the output may depend on other rows (graph layers, recurrent layers without `batch_first`), or a
-    tensor is used in a way that could not be followed, the script is refused.
+    Where a row of the output may depend on other rows (graph layers, recurrent layers without `batch_first`), where the
+    loss needs all rows at once (contrastive losses, a covariance, a root of a mean, class weights, masks of rows), or
+    where a tensor is used in a way that could not be followed, the script is refused.
     """
 
     code = "DDP308"
@@ -66,6 +67,34 @@ class RowsNotShared(Rule):
                 "        print(step, mean_loss)",
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            torch.manual_seed(0)
+            x, y = torch.rand(9, 4), torch.rand(9, 1)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+            losses = []
+            for step in range(4):
+                fit = (net(x) - y).abs().sum() / len(x)
+                loss = fit + 0.01 * net.weight.norm()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                scheduler.step(loss)
+                losses.append(fit)
+                if loss < 0.1:
+                    break
+            """,
+            gives=(
+                "    [mean_loss] = all_reduce_mean(loss.item())",
+                "    scheduler.step(mean_loss)",
+                "    losses.append(torch.tensor(mean_fit))",
+                "    if mean_loss < 0.1:",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -87,8 +116,11 @@ class RowsNotShared(Rule):
         yield self.share(facts, known, known.level.loops[0].node)
         yield from self.outputs(facts, known)
         for event in known.backwards:
-            if facts.editable(event.frame.source):
-                yield from self.number(facts, known, event)
+            if known.losses.get(id(event.node)) is Over.SUM and facts.editable(event.frame.source):
+                yield from self.times_world(facts, event)
+        for total in known.totals:
+            if facts.editable(total.source):
+                yield self.shown(facts, total)
 
     def share(self, facts: Facts, known: Rows, loop: cst.CSTNode) -> Finding:
         source, names = known.level.frame.source, known.names
@@ -106,7 +138,7 @@ class RowsNotShared(Rule):
             f"every step trains on all rows of {quoted(names)}",
             InsertBefore(source, loop, (f"{left} = {helper}({', '.join(names)})",)),
             *edits,
-            AddHelper(source, "rows_of_rank"),
+            AddHelper(source, "rows_of_rank", frozenset({"leaf"} if known.of_inputs else ())),
             AddImport(source, "DistributedSampler"),
             reason="each rank computes its own rows; a step is one over all rows, as before",
         )
@@ -114,6 +146,9 @@ class RowsNotShared(Rule):
     def used_elsewhere(self, known: Rows, loop: cst.CSTNode, name: str) -> bool:
         """Whether a tensor is read outside the training step, in the loop, behind it, or in a function."""
         source, scope = known.level.frame.source, known.level.frame.node
+        frame = known.level.frame
+        if frame.func is not None and name not in frame.assigned and name not in frame.arguments:
+            return True  # a name of an outer scope
         reads, start = {id(n) for n in known.reads}, source.span(loop).start
         return any(
             id(node) not in reads and (source.span(node).start > start or _in_function(source, node, scope))
@@ -145,31 +180,16 @@ class RowsNotShared(Rule):
                 reason="those of all ranks, in their order",
             )
 
-    def number(self, facts: Facts, known: Rows, event: Event) -> Iterator[Finding]:
-        """The numbers that a step shows are those of all rows; a loss that is a sum is made one over all rows."""
+    def times_world(self, facts: Facts, event: Event) -> Iterator[Finding]:
+        """A loss that is a sum is made one over all rows."""
         source, node = event.frame.source, event.node
         loss = node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
-        held = data_of(event.value)
-        if loss is None or held is None:
+        if loss is None:
             return
-        text = source.code(loss)
-        if held.agg == "sum":
-            yield self.times_world(facts, source, node, loss)
-        elif held.agg != "mean":
-            yield self.finding(
-                source,
-                node,
-                f"whether `{text}` is a mean over the rows could not be followed; as a mean it is trained on rightly",
-                left="multiply a loss that is a sum by dist.get_world_size()",
-            )
-        reduce = "all_reduce_sum" if held.agg == "sum" else "all_reduce_mean"
-        yield from self.shown(facts, event, text, reduce)
-
-    def times_world(self, facts: Facts, source: Source, node: cst.CSTNode, loss: cst.BaseExpression) -> Finding:
         world = f"{facts.names_of(source)['dist']}.get_world_size()"
         simple = isinstance(loss, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
         before, after = ("(", f" * {world})") if simple else ("((", f") * {world})")
-        return self.finding(
+        yield self.finding(
             source,
             node,
             f"`{source.code(loss)}` is a sum over the rows: it is multiplied by the number of processes",
@@ -178,34 +198,31 @@ class RowsNotShared(Rule):
             reason="the loss is a sum over the rows, and DDP averages over ranks",
         )
 
-    def shown(self, facts: Facts, event: Event, text: str, reduce: str) -> Iterator[Finding]:
-        """`print(loss.item())`, `losses.append(float(loss))`: rank 0's rows only, without the others'."""
-        source = event.frame.source
-        scope = _body_around(source, event.node)
-        uses = [n for n in own_nodes(scope) if _is_number(n, text)]
+    def shown(self, facts: Facts, total: Total) -> Finding:
+        """`print(loss.item())`, `losses.append(float(loss))`: of one rank's rows, without the others'."""
+        source, names = total.source, facts.names_of(total.source)
+        reduce = "all_reduce_sum" if total.over is Over.SUM else "all_reduce_mean"
+        word = "total" if total.over is Over.SUM else "mean"
+        mean = names.fresh(f"{word}_{total.name.split('.')[-1]}")
+        text = f"{total.name}.item()"
+        line = f"[{mean}] = {names[reduce]}({text})"
         searched = {id(r.value) for _, r in searched_returns(facts)}
-        uses += [n for n in walk(scope) if id(n) in searched and isinstance(n, cst.Name) and n.value == text]
-        uses = [n for n in uses if not any(m is not n and any(k is n for k in walk(m)) for m in uses)]
-        if not uses:
-            return
-        names = facts.names_of(source)
-        mean = names.fresh(
-            f"{'total' if reduce == 'all_reduce_sum' else 'mean'}_{text if text.isidentifier() else 'loss'}"
-        )
-        number = f"{text}.item()" if isinstance(uses[0], cst.Name) else source.code(uses[0])
-        line = f"[{mean}] = {names[reduce]}({number})"
-        stmts = list(dict.fromkeys(_statement(source, n) for n in uses))
-        bind = _binding(scope, text)
-        if len(stmts) == 1 or bind is None:
+        edits: list[Edit] = []
+        for use in total.uses:
+            tensor = use.tensor and id(use.node) not in searched
+            edits.append(Replace(source, use.node, f"{names['torch']}.tensor({mean})" if tensor else mean))
+        stmts = list(dict.fromkeys(_statement(source, u.node) for u in total.uses))
+        alone = len(stmts) == 1 and not isinstance(source.parents.get(stmts[0]), cst.If)
+        if alone and not isinstance(stmts[0], cst.While):
             place: Edit = InsertBefore(source, stmts[0], (line,))
         else:
-            place = InsertAfter(source, bind, (line,))
-        yield self.finding(
+            place = InsertAfter(source, total.bind, (line,))
+        return self.finding(
             source,
             stmts[0],
-            f"`{number}` is the loss of one rank's rows",
+            f"`{text}` is of one rank's rows",
             place,
-            *(Replace(source, n, mean) for n in uses),
+            *edits,
             AddHelper(source, reduce),
             AddHelper(source, "all_reduce_sum", reduce_options(facts)),
             reason="the number of all rows, alike on every rank",
@@ -221,42 +238,5 @@ def _in_function(source: Source, node: cst.CSTNode, scope: cst.CSTNode) -> bool:
     return False
 
 
-def _body_around(source: Source, node: cst.CSTNode) -> cst.CSTNode:
-    """The body of the innermost loop or function around a step."""
-    for above in source.ancestors(node):
-        if isinstance(above, (cst.For, cst.While, cst.FunctionDef)):
-            return above.body
-    return source.module
-
-
-def _is_number(node: cst.CSTNode, loss: str) -> bool:
-    """`loss.item()`, `float(loss)`, `loss.data.numpy()`, `loss.detach().item()`"""
-    if not isinstance(node, cst.Call):
-        return False
-    if isinstance(node.func, cst.Name):
-        return node.func.value == "float" and len(node.args) == 1 and _root(node.args[0].value) == loss
-    return (
-        isinstance(node.func, cst.Attribute)
-        and node.func.attr.value in ("item", "numpy", "tolist")
-        and _root(node.func.value) == loss
-    )
-
-
-def _root(node: cst.BaseExpression) -> str:
-    """`loss` of `loss.data`, `loss.detach().cpu()`"""
-    while True:
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args:
-            node = node.func.value
-        elif isinstance(node, cst.Attribute) and node.attr.value == "data":
-            node = node.value
-        else:
-            return dotted(node)
-
-
 def _statement(source: Source, node: cst.CSTNode) -> cst.CSTNode:
     return next(a for a in source.ancestors(node) if isinstance(a, (cst.BaseSmallStatement, cst.BaseCompoundStatement)))
-
-
-def _binding(scope: cst.CSTNode, name: str) -> cst.CSTNode | None:
-    found = [b.node for b in bindings(scope) if name in b.targets and isinstance(b.node, (cst.Assign, cst.AugAssign))]
-    return found[-1] if found else None

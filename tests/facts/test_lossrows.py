@@ -1,0 +1,130 @@
+"""What a loss is over the rows of whole tensors, and which losses need all rows at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.facts import Facts, collect
+from ddpify.facts.handmade import hand_fed
+from ddpify.facts.overrows import Over
+from ddpify.facts.whole import Rows, Unshared
+from ddpify.project import Project
+from ddpify.source import Source
+
+SCRIPT = """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+x, y, kinds = torch.rand(12, 4), torch.rand(12, 2), torch.randint(0, 2, (12,))
+net = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+{before}
+for step in range(3):
+    out = net(x)
+    {loss}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    {after}
+"""
+
+
+def found(loss: str, before: str = "", after: str = "") -> Rows | Unshared:
+    text = SCRIPT.format(loss=loss, before=before, after=after)
+    facts: Facts = collect(Project(Source(Path("train.py"), text.encode())), converting=True)
+    (known,) = hand_fed(facts)
+    assert isinstance(known, (Rows, Unshared))
+    return known
+
+
+@pytest.mark.parametrize(
+    ("loss", "over"),
+    [
+        ("loss = F.mse_loss(out, y)", Over.MEAN),
+        ("loss = F.cross_entropy(out, kinds)", Over.MEAN),
+        ("loss = F.mse_loss(out, y, reduction='sum')", Over.SUM),
+        ("loss = F.mse_loss(out, y, reduction='none').sum(1).mean()", Over.MEAN),
+        ("loss = ((out - y) ** 2).sum()", Over.SUM),
+        ("loss = ((out - y) ** 2).sum() / len(x)", Over.MEAN),
+        ("loss = ((out - y) ** 2).sum() / 12", Over.SUM),
+        ("loss = torch.mean(torch.abs(out - y)) * 0.5 + 0.1 * net.weight.norm()", Over.MEAN),
+        ("loss = 0.0\n    for part in (out - y, out):\n        loss = (out - y).pow(2).mean()", Over.MEAN),
+        ("first = F.l1_loss(out, y)\n    second = F.mse_loss(out, y)\n    loss = first + 2 * second", Over.MEAN),
+        ("loss = F.cross_entropy(out, kinds, reduction='sum', ignore_index=0)", Over.SUM),
+        ("loss = F.nll_loss(F.log_softmax(out, dim=1), kinds)", Over.MEAN),
+    ],
+)
+def test_means_and_sums(loss: str, over: Over) -> None:
+    known = found(loss)
+    assert isinstance(known, Rows), known.why
+    assert list(known.losses.values()) == [over]
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        ("loss = torch.sqrt(F.mse_loss(out, y))", "`torch.sqrt(F.mse_loss(out, y))` needs all rows at once"),
+        ("loss = F.cross_entropy(out @ out.t(), torch.arange(12))", "`out @ out.t()` needs all rows"),
+        ("loss = F.mse_loss(out - out.mean(0), y)", "`out - out.mean(0)` needs all rows"),
+        ("loss = F.kl_div(F.log_softmax(out, dim=0), y)", "`F.log_softmax(out, dim=0)` needs all rows"),
+        ("loss = torch.cdist(out, out).mean()", "`torch.cdist(out, out)` needs all rows"),
+        ("loss = F.cross_entropy(out, kinds, weight=torch.ones(2))", "divides by the weights of its rows (`weight=`)"),
+        ("loss = F.cross_entropy(out, kinds, ignore_index=1)", "(`ignore_index=`)"),
+        ("loss = F.mse_loss(out[kinds > 0], y[kinds > 0])", "`out[kinds > 0]` picks rows"),
+        ("loss = F.mse_loss(out[:6], y[:6])", "`out[:6]` takes some of the rows"),
+        ("loss = ((out - y) ** 2).sum() + net.weight.norm()", "adds a sum over the rows and something that is none"),
+        ("loss = F.mse_loss(out, y) ** 2", "needs all rows at once"),
+        ("loss = 1 - F.cosine_similarity(out, y, dim=0).mean()", "needs all rows at once"),
+        ("loss = F.mse_loss(out + torch.randn(12, 2), y)", "draws numbers for all rows at once"),
+    ],
+)
+def test_losses_that_need_all_rows(loss: str, why: str) -> None:
+    known = found(loss)
+    assert isinstance(known, Unshared)
+    assert why in known.why
+
+
+def test_functions_and_losses_of_the_project_are_followed() -> None:
+    before = """
+class LogCosh(nn.Module):
+    def forward(self, a, b):
+        return torch.log(torch.cosh(a - b)).mean()
+def correlation(a, b):
+    a, b = a - a.mean(), b - b.mean()
+    return (a * b).sum() / (a.norm() * b.norm())
+log_cosh = LogCosh()
+weighted = nn.CrossEntropyLoss(torch.tensor([1.0, 2.0]))
+"""
+    assert isinstance(found("loss = log_cosh(out, y)", before), Rows)
+    known = found("loss = log_cosh(out, y) - correlation(out, y)", before)
+    assert isinstance(known, Unshared)
+    assert "`a - a.mean()` needs all rows" in known.why
+    known = found("loss = weighted(out, kinds)", before)
+    assert isinstance(known, Unshared)
+    assert "(`weight=`)" in known.why
+
+
+def test_uses_of_the_loss_are_found_in_their_form() -> None:
+    after = "print(loss.item(), f'{loss:.3f}'); losses.append(loss); best = min(best, float(loss))"
+    known = found("loss = F.mse_loss(out, y)", "losses, best = [], 9.0", after)
+    assert isinstance(known, Rows)
+    (total,) = known.totals
+    assert [u.tensor for u in total.uses] == [False, False, True, False]
+
+
+def test_a_number_of_an_evaluation_is_not_that_of_the_step() -> None:
+    after = "with torch.no_grad():\n        loss = F.mse_loss(net(y.repeat(1, 2)), y)\n    print(loss.item())"
+    known = found("loss = F.mse_loss(out, y)", after=after)
+    assert isinstance(known, Rows)
+    assert known.totals == ()
+
+
+def test_a_loop_that_ends_by_its_loss_is_refused() -> None:
+    text = SCRIPT.format(loss="loss = F.mse_loss(out, y)", before="loss = 9.0", after="")
+    text = text.replace("for step in range(3):", "while loss > 0.1:")
+    (known,) = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
+    assert isinstance(known, Unshared)
+    assert "the loop ends by the loss of one rank's rows (`loss > 0.1`)" in known.why

@@ -1,0 +1,140 @@
+"""DDP309: what a loop that is dealt out decides by its variable."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ddpify.facts import collect
+from ddpify.facts.handmade import Draws, Turns, hand_fed
+from ddpify.facts.whole import Unshared
+from ddpify.project import Project
+from ddpify.source import Source
+from tests.rules.edited import edited
+
+SCRIPT = """\
+import random
+import numpy as np
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+x, y = torch.rand(40, 4), torch.rand(40, 1)
+pairs = list(zip(x, y))
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+{before}
+for epoch in range(2):
+    {order}
+    for {loop}:
+        {batch}
+        loss = F.mse_loss(net(xb), yb)
+        loss.backward()
+        {after}
+"""
+CUT = "xb, yb = x[i * 8:i * 8 + 8], y[i * 8:i * 8 + 8]"
+
+
+def script(loop: str, batch: str = CUT, after: str = "optimizer.step()", order: str = "pass", before: str = "") -> str:
+    return SCRIPT.format(loop=loop, batch=batch, after=after, order=order, before=before)
+
+
+@pytest.mark.parametrize("test", ["(i + 1) % 2 == 0", "not i % 2", "i % 2 == 0 and i > 0", "epoch == 1 or i % 2"])
+def test_passes_are_counted_by_each_rank(test: str) -> None:
+    text = edited(script("i in range(5)", after=f"if {test}:\n            optimizer.step()"), "DDP309").text
+    assert "    for count, i in zip(range(5), share_of_rank(range(5))):" in text
+    counted = re.sub(r"\bi\b", "count", test)
+    assert f"if {counted}:" in text
+    assert CUT in text
+
+
+def test_the_counter_stands_in_the_tests_only() -> None:
+    after = "if (i + 1) % 2 == 0 and i > 0:\n            optimizer.step()\n            print(i, loss.item())"
+    text = edited(script("i in range(5)", after=after), "DDP309").text
+    assert (
+        "if (count + 1) % 2 == 0 and count > 0:\n            optimizer.step()\n            print(i, loss.item())"
+        in text
+    )
+
+
+def test_a_progress_bar_keeps_its_length() -> None:
+    loop = "i in tqdm(range(5))"
+    after = "if i % 2 == 0:\n            print(loss.item())"
+    text = edited(script(loop, after=after, before="from tqdm import tqdm"), "DDP309").text
+    assert "    for count, i in zip(range(5), tqdm(share_of_rank(range(5)))):" in text
+
+
+@pytest.mark.parametrize(
+    ("loop", "batch", "after"),
+    [
+        ("i in range(5)", f"{CUT}\n        if len(xb) < 8:\n            continue", "optimizer.step()"),
+        ("i in range(5)", CUT, "if i == 4:\n            optimizer.step()"),
+        ("i in range(5)", CUT, "last = i + 1 == len(x)\n        if last:\n            print(loss.item())"),
+        ("xb, yb in pairs", "pass", "if xb.sum() > 2:\n            optimizer.step()"),
+    ],
+)
+def test_what_goes_by_the_batch_is_refused(loop: str, batch: str, after: str) -> None:
+    known = _known(script(loop, batch, after))
+    assert isinstance(known, Unshared)
+    assert "goes by the batch, and each rank has another batch" in known.why
+
+
+def test_the_number_of_enumerate_is_alike_on_all_ranks() -> None:
+    known = _known(script("n, (xb, yb) in enumerate(pairs)", "pass", "if n % 2:\n            optimizer.step()"))
+    assert isinstance(known, Turns)
+    assert known.counted == ()
+
+
+def test_data_in_a_new_order_for_each_epoch() -> None:
+    order = "order = torch.randperm(len(x)); x, y = x[order], y[order]"
+    text = edited(script("i in range(5)", order=order), "DDP309").text
+    assert "order = broadcast_value(torch.randperm(len(x)))" in text
+
+
+def test_an_order_is_sent_once() -> None:
+    order = "order = torch.randperm(len(x))"
+    batch = "xb, yb = x[order[i:i + 8]], y[order[i:i + 8]]"
+    text = script("i in range(5)", batch, order=order)
+    loop = text[text.index("    for i in range(5)") :]
+    assert edited(text + loop, "DDP309").text.count("broadcast_value(") == 1
+
+
+def test_sklearns_shuffle_is_the_same_on_all_ranks() -> None:
+    before = "from sklearn.utils import shuffle"
+    order = "xs, ys = shuffle(x, y)"
+    batch = "xb, yb = xs[i * 8:i * 8 + 8], ys[i * 8:i * 8 + 8]"
+    text = edited(script("i in range(5)", batch, order=order, before=before), "DDP309").text
+    assert "xs, ys = broadcast_value(shuffle(x, y))" in text
+
+
+@pytest.mark.parametrize(
+    ("before", "draw"),
+    [
+        ("g = torch.Generator().manual_seed(3)", "torch.randint(40, (8,), generator=g)"),
+        ("g = np.random.default_rng(3)", "g.integers(0, 40, 8)"),
+    ],
+)
+def test_a_generator_with_a_seed_of_its_own_is_refused(before: str, draw: str) -> None:
+    known = _known(script("_ in range(5)", f"rows = {draw}\n        xb, yb = x[rows], y[rows]", before=before))
+    assert isinstance(known, Unshared)
+    assert "every rank would train on the same batches" in known.why
+
+
+def test_the_next_batch_may_be_drawn_early() -> None:
+    before = "def draw():\n    rows = torch.randint(40, (8,))\n    return x[rows], y[rows]\nxb, yb = draw()"
+    known = _known(script("_ in range(5)", "pass", "xb, yb = draw(); optimizer.step()", before=before))
+    assert isinstance(known, Draws)
+    known = _known(script("_ in range(5)", "pass", "xb = net(xb).repeat(1, 4)", before=before))
+    assert isinstance(known, Unshared)
+    assert "goes on from the `xb`" in known.why
+
+
+def test_noise_on_whole_tensors_is_no_batch() -> None:
+    known = _known(script("_ in range(5)", "xb, yb = x + torch.randn_like(x), y"))
+    assert type(known).__name__ == "Rows"
+
+
+def _known(text: str) -> object:
+    return hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))[0]
