@@ -123,6 +123,13 @@ class LoaderWithoutSampler(Rule):
                 )
             else:
                 yield self.shard(facts, known)
+                if facts.global_batch == "keep" and not self.divide_batch(facts, known):
+                    yield self.finding(
+                        known.source,
+                        known.call,
+                        "the batch size of this loader does not stand in its call, so it was not divided",
+                        left="divide it by dist.get_world_size() where it is set, or convert with --global-batch scale",
+                    )
                 yield from self.mixed(facts, known)
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
