@@ -8,11 +8,12 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertAfter, InsertBefore, Replace, SetArgument
 from ddpify.facts import Facts
-from ddpify.facts.contents import constants
+from ddpify.facts.contents import constants, origins
 from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
+from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts
-from ddpify.facts.values import Loader
+from ddpify.facts.values import FromBatch, Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import Source, walk
 
@@ -83,6 +84,8 @@ class LoaderWithoutSampler(Rule):
         for hand in hand_fed(facts) if facts.converting else ():
             if isinstance(hand, Unshared):
                 yield self.finding(hand.source, hand.node, hand.why, refuse=True, left=hand.remedy)
+        if facts.converting and facts.roles.training_loaders:
+            yield from self.besides(facts)
         done: set[cst.Call] = set()
         for loader in facts.roles.training_loaders:
             known = loader_facts(facts, loader)
@@ -131,6 +134,20 @@ class LoaderWithoutSampler(Rule):
                         left="divide it by dist.get_world_size() where it is set, or convert with --global-batch scale",
                     )
                 yield from self.mixed(facts, known)
+
+    def besides(self, facts: Facts) -> Iterator[Finding]:
+        """A second training in the script, on data of no loader: nothing shares them out."""
+        for e in facts.roles.backwards:
+            read = any(isinstance(o, FromBatch) and isinstance(o.loader, Loader) for o in origins(e.value))
+            within = any(isinstance(o, Loader) for ls in e.all_loops() for lp in ls for o in loaders_in(lp.iterates))
+            if not (read or within) and e.seq < facts.flow.main_end and facts.editable(e.frame.source):
+                yield self.finding(
+                    e.frame.source,
+                    e.node,
+                    f"`{e.frame.source.code(e.node)}` trains on data that come from no DataLoader: every rank trains "
+                    "on all of them",
+                    left="read them through a DataLoader, or convert this training as a script of its own",
+                )
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
         loader = known.loader

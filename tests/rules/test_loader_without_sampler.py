@@ -224,3 +224,11 @@ def test_a_slice_of_indices_makes_a_subset() -> None:
 def test_indices_that_change_behind_the_sampler_are_not_computed_again() -> None:
     with pytest.raises(Refused, match="SubsetRandomSampler"):
         convert_bytes(SLICED.format(between="order = order[::-1]").encode())
+
+
+def test_a_second_training_on_data_of_no_loader_is_left() -> None:
+    script = SLICED.format(between="") + "points = torch.ones(6, 4)\nfor step in range(3):\n"
+    script += "    loss = net(points).mean()\n    loss.backward()\n    optimizer.step()\n"
+    script = script.replace("sampler=part", "shuffle=True")
+    (left,) = convert_bytes(script.encode()).plan.left
+    assert "`loss.backward()` trains on data that come from no DataLoader" in left.message
