@@ -182,9 +182,10 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     inner = next((lv for lv in way if lv.loops), None)
     if inner is None:
         return first
-    draw = next(_drawn(facts, inner), None)
+    draws = list(_drawn(facts, inner))
+    draw = draws[0] if draws else None
     made = any(b.targets & lv.names for lv in way for b in bindings(lv.body))
-    made = made or (draw is not None and any(n is draw.node for n in walk(event.node)))
+    made = made or any(n is d.node for n in walk(event.node) for d in draws)  # generator(torch.randn(32, 4))
     if made and draw is not None and not trained_whole(facts, inner):
         own = next(_own_generators(facts, inner), None)
         return Draws(inner, draw) if own is None else own

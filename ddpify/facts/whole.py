@@ -157,11 +157,27 @@ def _loss_names(event: Event) -> frozenset[str]:
     return read_names(func.value if isinstance(func, cst.Attribute) else event.node)
 
 
+def _bodies(facts: Facts, level: Level) -> list[cst.CSTNode]:
+    """The code of the steps: the loop's, and that of functions beside it (`def closure(): ...`) that it calls."""
+    steps = {id(n) for n in facts.roles.training_forwards} | {id(b.node) for b in facts.roles.backwards}
+    source, found = level.frame.source, [level.body]
+    for e in facts.flow.log.of("forward", "method"):
+        func = e.frame.func.node if e.frame.func is not None and id(e.node) in steps else None
+        if not isinstance(func, cst.FunctionDef) or e.frame.source is not source or func.body in found:
+            continue
+        beside = level.frame.func is None or any(a is level.frame.node for a in source.ancestors(func))
+        within_loop = any(a is level.body for a in source.ancestors(func))
+        runs = any(lp.node is level.loops[0].node for loops in e.all_loops() for lp in loops)
+        if beside and runs and not within_loop and e.frame is not level.frame:
+            found.append(func.body)
+    return found
+
+
 def _tensors(facts: Facts, level: Level, names: frozenset[str]) -> list[str]:
     """The names that hold tensors from before the loop, in the order in which the loop reads them."""
-    inside = {t for b in bindings(level.body) for t in b.targets}
     found: dict[str, None] = {}
-    for node in walk(level.body):
+    for body, node in ((b, n) for b in _bodies(facts, level) for n in walk(b)):
+        inside = {t for b in (level.body, body) for x in bindings(b) for t in x.targets}
         known = isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in names - inside
         part = isinstance(node, cst.Attribute) and isinstance(data_of(facts.flow.values.get(node.value, ())), Data)
         if known and not part and _holds_data(facts.flow.values.get(node, ())):
@@ -202,7 +218,7 @@ def _training_statements(facts: Facts, level: Level, needed: frozenset[str]) -> 
     forwards = {id(n) for n in facts.roles.training_forwards}
     backwards = {id(b.node) for b in facts.roles.backwards}
     found: list[cst.CSTNode] = []
-    for node in walk(level.body):
+    for node in (n for b in _bodies(facts, level) for n in walk(b)):
         if isinstance(node, cst.BaseSmallStatement) and _without_gradients(facts, level.frame.source, node):
             continue
         if isinstance(node, (cst.Assign, cst.AnnAssign, cst.AugAssign)):

@@ -11,6 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.closures import searched_returns
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import hand_fed
+from ddpify.facts.layers import mentions
 from ddpify.facts.loops import uses_of
 from ddpify.facts.overrows import Over
 from ddpify.facts.placing import common_block, in_block
@@ -114,6 +115,14 @@ class RowsNotShared(Rule):
             )
             return
         yield self.share(facts, known, known.level.loops[0].node)
+        if any(mentions(m, ("BatchNorm",)) for m in facts.roles.trained):
+            yield self.finding(
+                source,
+                known.level.loops[0].node,
+                "BatchNorm takes its statistics of each rank's own rows, not of all: a step is not quite the one of one "
+                "process (on GPUs nn.SyncBatchNorm.convert_sync_batchnorm(model) before the wrap makes it so)",
+                note=True,
+            )
         yield from self.outputs(facts, known)
         for event in known.backwards:
             if known.losses.get(id(event.node)) is Over.SUM and facts.editable(event.frame.source):

@@ -128,3 +128,14 @@ def test_a_loop_that_ends_by_its_loss_is_refused() -> None:
     (known,) = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
     assert isinstance(known, Unshared)
     assert "the loop ends by the loss of one rank's rows (`loss > 0.1`)" in known.why
+
+
+def test_tensors_of_a_closure_beside_the_loop() -> None:
+    text = SCRIPT.format(loss="loss = F.mse_loss(out, y)", before="", after="")
+    head, body = text.split("for step in range(3):\n")
+    closure = "def closure():\n" + body + "    return loss\n"
+    text = head + closure.replace("    optimizer.step()\n", "") + "for step in range(3):\n    optimizer.step(closure)\n"
+    (known,) = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
+    assert isinstance(known, Rows), known
+    assert known.names == ("x", "y")
+    assert [known.level.frame.source.line(n) for n in known.reads] == [10, 11]

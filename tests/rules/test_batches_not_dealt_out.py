@@ -138,3 +138,10 @@ def test_noise_on_whole_tensors_is_no_batch() -> None:
 
 def _known(text: str) -> object:
     return hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))[0]
+
+
+def test_noise_for_a_generator_is_a_batch() -> None:
+    batch = "xb, yb = torch.rand(8, 4), torch.rand(8, 1)"
+    text = script("_ in range(5)", batch).replace("net(xb)", "net(torch.randn(8, 4))")
+    known = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
+    assert [type(k) for k in known] == [Draws]

@@ -1,0 +1,54 @@
+"""DDP308: what is said and named where whole tensors are shared out by rows."""
+
+from __future__ import annotations
+
+from tests.rules.edited import edited
+
+SCRIPT = """\
+import torch
+from torch import nn
+
+x, y = torch.rand(12, 4), torch.rand(12, 2)
+net = nn.Sequential(nn.Linear(4, 2){layer})
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def fit(net, steps):
+    for step in range(steps):
+        loss = (net(x) - y).pow(2).{form}()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return {back}
+
+
+print(fit(net, 3))
+"""
+
+
+def text_of(layer: str = "", form: str = "mean", back: str = "loss.item()") -> str:
+    return edited(SCRIPT.format(layer=layer, form=form, back=back), "DDP308").text
+
+
+def test_tensors_of_an_outer_scope_get_names_of_their_own() -> None:
+    text = text_of()
+    assert "    x_rows, y_rows = rows_of_rank(x, y)\n    for step in range(steps):" in text
+    assert "loss = (net(x_rows) - y_rows).pow(2).mean()" in text
+
+
+def test_a_number_behind_the_loop_is_of_all_rows() -> None:
+    assert "    [mean_loss] = all_reduce_mean(loss.item())\n    return mean_loss" in text_of()
+    text = text_of(back="loss")
+    assert "    [mean_loss] = all_reduce_mean(loss.item())\n    return torch.tensor(mean_loss)" in text
+
+
+def test_a_sum_is_made_one_over_all_rows() -> None:
+    text = text_of(form="sum")
+    assert "(loss * dist.get_world_size()).backward()" in text
+    assert "[total_loss] = all_reduce_sum(loss.item())" in text
+
+
+def test_batch_norm_is_named() -> None:
+    told = edited(SCRIPT.format(layer=", nn.BatchNorm1d(2)", form="mean", back="loss.item()"), "DDP308").left
+    assert [t[:45] for t in told] == ["BatchNorm takes its statistics of each rank's"]
+    assert edited(SCRIPT.format(layer="", form="mean", back="loss.item()"), "DDP308").left == []
