@@ -29,6 +29,19 @@ def own_tests(facts: Facts, loop: cst.For, counted: bool) -> list[cst.If]:
     return [n for n in own_nodes(loop.body) if isinstance(n, cst.If) and read_names(n.test) & known and _acts(facts, n)]
 
 
+def last_pass(facts: Facts, loop: cst.For) -> cst.If | None:
+    """`if i + 1 == len(batches): optimizer.step()` of enumerate's own number: each rank has another last one."""
+    target = loop.target
+    index = dotted(target.elements[0].value) if isinstance(target, cst.Tuple) else ""
+    for node in own_nodes(loop.body):
+        if isinstance(node, cst.If) and index and index in read_names(node.test) and _acts(facts, node):
+            for part in _parts(node.test):
+                exact = isinstance(part, cst.Comparison) and isinstance(part.comparisons[0].operator, cst.Equal)
+                if exact and index in read_names(part) and not _periodic(part, index):
+                    return node
+    return None
+
+
 def _computed_from(facts: Facts, loop: cst.For, dealt: frozenset[str]) -> frozenset[str]:
     """The names of a pass that are computed from its variable, but for what the model makes of it."""
     known = dealt

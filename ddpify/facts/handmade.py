@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.dealt import every_so_often, own_tests
+from ddpify.facts.dealt import every_so_often, last_pass, own_tests
 from ddpify.facts.dependencies import bindings, bound_names, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Loop
 from ddpify.facts.levels import Level, levels
 from ddpify.facts.recurrence import left_behind
 from ddpify.facts.totals import made_alike as alike
-from ddpify.facts.values import Const, Data, Ext, FromWorld, Method, Obj, Thing, Value
+from ddpify.facts.values import Const, Data, Ext, FromWorld, Instance, Method, Obj, Thing, Value
 from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -187,7 +187,7 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     made = any(b.targets & lv.names for lv in way for b in bindings(lv.body))
     made = made or any(n is d.node for n in walk(event.node) for d in draws)  # generator(torch.randn(32, 4))
     if made and draw is not None and not trained_whole(facts, inner):
-        own = next(_own_generators(facts, inner), None)
+        own = next(_own_generators(facts, inner), None) or next(_own_positions(facts, inner), None)
         return Draws(inner, draw) if own is None else own
     return whole_rows(facts, event, inner, first)
 
@@ -201,6 +201,24 @@ def _own_generators(facts: Facts, level: Level) -> Iterator[Unshared]:
             why = f"`{text}` draws from a generator with a seed of its own: every rank would train on the same batches"
             remedy = "draw the batches from the global generator (torch.manual_seed, np.random.seed, random.seed)"
             yield Unshared(source, e.node, why, remedy)
+
+
+def _own_positions(facts: Facts, level: Level) -> Iterator[Unshared]:
+    """`data.next_batch()` with `self.pos += size`: a place in the data that is the same on every rank."""
+    inside = {id(lp.node) for lp in level.loops}
+    for e in facts.flow.log.of("augment"):
+        runs = any(id(lp.node) in inside for loops in e.all_loops() for lp in loops)
+        func = e.frame.func
+        if not runs or func is None or not isinstance(func.bound, Instance) or not isinstance(e.node, cst.AugAssign):
+            continue
+        place = dotted(e.node.target)
+        cut = any(isinstance(n, cst.Slice) and place in read_names(n) for n in walk(func.node))
+        if cut:
+            source = e.frame.source
+            why = f"the batches are cut at `{place}` (line {source.line(e.node)}), which moves on alike on every rank"
+            yield Unshared(
+                source, e.node, why, "cut the batches in a loop over their positions, or draw each at random"
+            )
 
 
 def _drawn(facts: Facts, level: Level) -> Iterator[Event]:
@@ -258,6 +276,10 @@ def _turns(facts: Facts, event: Event, level: Level, loop: Loop, first: Unshared
             )
             return Unshared(source, test, why, remedy)
         counted += names
+    last = last_pass(facts, node) if enumerated else None
+    if last is not None:
+        why = f"`{source.code(last.test)}` (line {source.line(last)}) asks for one pass, which only one rank makes"
+        return Unshared(source, last, why, "move what is done in the last pass behind the loop")
     orders = [e for e in _orders(facts) if isinstance(e.node, cst.Call)]
     return Turns(level, node, sequence, tuple(orders), tuple(counted))
 

@@ -32,6 +32,7 @@ class Level:
 def levels(facts: Facts, event: Event, names: frozenset[str]) -> list[Level]:
     """What an event depends on in each frame on the way to it, innermost first."""
     around = {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    around -= _made_anew(facts)
     chain = next(event.frame.chains(), ())
     steps = [(event.frame, event.loops), *((e.frame, e.loops) for e in reversed(chain))]
     found = []
@@ -55,3 +56,10 @@ def _outside(level: Level) -> frozenset[str]:
         elif base not in level.frame.assigned or "." in name:
             found.add(name)
     return frozenset(found)
+
+
+def _made_anew(facts: Facts) -> set[int]:
+    """`for fold in range(5): net = Net()`: the loops in which a model is made; each pass is a training of its own."""
+    trained = {id(m.site.node) for m in facts.roles.trained}
+    made = [e for e in facts.flow.log.of("new", "call") if id(e.node) in trained]
+    return {id(lp.node) for e in made for loops in e.all_loops() for lp in loops}

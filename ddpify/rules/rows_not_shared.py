@@ -119,7 +119,7 @@ class RowsNotShared(Rule):
             yield self.finding(
                 source,
                 known.level.loops[0].node,
-                "BatchNorm takes its statistics of each rank's own rows, not of all: a step is not quite the one of one "
+                "BatchNorm takes its statistics of each rank's own rows, not of all: a step is not quite that of one "
                 "process (on GPUs nn.SyncBatchNorm.convert_sync_batchnorm(model) before the wrap makes it so)",
                 note=True,
             )

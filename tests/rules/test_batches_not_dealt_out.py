@@ -145,3 +145,49 @@ def test_noise_for_a_generator_is_a_batch() -> None:
     text = script("_ in range(5)", batch).replace("net(xb)", "net(torch.randn(8, 4))")
     known = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
     assert [type(k) for k in known] == [Draws]
+
+
+def test_the_last_pass_of_all_is_refused() -> None:
+    after = "if (n + 1) % 4 == 0 or n + 1 == len(pairs):\n            optimizer.step()"
+    known = _known(script("n, (xb, yb) in enumerate(pairs)", "pass", after))
+    assert isinstance(known, Unshared)
+    assert "asks for one pass, which only one rank makes" in known.why
+
+
+def test_a_place_in_the_data_that_an_object_keeps_is_refused() -> None:
+    before = """
+class Batches:
+    def __init__(self):
+        self.at, self.order = 0, torch.randperm(40)
+    def draw(self):
+        if self.at >= 40:
+            self.at, self.order = 0, torch.randperm(40)
+        rows = self.order[self.at:self.at + 8]
+        self.at += 8
+        return x[rows], y[rows]
+batches = Batches()
+"""
+    known = _known(script("_ in range(5)", "xb, yb = batches.draw()", before=before))
+    assert isinstance(known, Unshared)
+    assert "are cut at `self.at` (line 19), which moves on alike on every rank" in known.why
+
+
+def test_folds_are_no_batches() -> None:
+    text = """\
+import torch
+from torch import nn
+x, y = torch.rand(40, 4), torch.rand(40, 1)
+for fold in range(4):
+    kept = torch.arange(40) % 4 != fold
+    xt, yt = x[kept], y[kept]
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(3):
+        loss = (net(xt) - yt).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+    new = edited(text, "DDP308", "DDP309").text
+    assert "for fold in range(4):" in new
+    assert "    xt, yt = rows_of_rank(xt, yt)\n    for step in range(3):" in new
