@@ -66,7 +66,11 @@ def blank(text: str) -> str:
     return ast.dump(tree)
 
 
-@each(CONVERTED)
+#: scripts that say the names of their attributes in texts: `getattr(self, "net" + name)`
+NAMES_IN_TEXTS = frozenset({"translators_in_a_cycle"})
+
+
+@each(case for case in CONVERTED if case.name not in NAMES_IN_TEXTS)
 def test_names_mean_nothing(case: Case) -> None:
     sources = sources_of(case)
     texts = {name: s.text for name, s in sources.items()}
@@ -109,9 +113,10 @@ def same_edits(case: Case, other: Relocated) -> None:
     assert isinstance(found, list), found
     now = Counter(_spanning((code, *other.origins.get((name, line), (name, line)))) for code, name, line in found)
     expected = Counter(map(_spanning, places(conversion(case))))
-    assert not now - expected
+    # a seed that has a name elsewhere cannot be named where the model is wrapped: then it is a note
+    assert not [place for place in now - expected if place[0] != "DDP306"]
     # a device that was chosen above the block of the set-up may be in it now, which takes its place
-    assert not [place for place in expected - now if place[0] != "DDP103"]
+    assert not [place for place in expected - now if place[0] not in ("DDP103", "DDP306")]
 
 
 def _spanning(place: tuple[str, str, int]) -> tuple[str, str, int]:

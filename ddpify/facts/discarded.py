@@ -19,13 +19,13 @@ from ddpify.facts.contents import modules
 from ddpify.facts.dependencies import bound_names
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Module, Optimizer, Wrapped
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 
-def discarded(facts: Facts, first: Event, second: Event, forward: Event) -> list[cst.Name]:
+def discarded(facts: Facts, first: Event, second: Event, forward: Event) -> list[cst.Name | cst.Attribute]:
     """`fake` of `disc(fake)`, where the gradients that the first backward leaves there are zeroed before any step."""
     trained = set(modules((forward.obj,))) if isinstance(forward.obj, (Module, Wrapped)) else set()
     if first.frame is not second.frame or first.frame is not forward.frame:
@@ -41,12 +41,12 @@ def discarded(facts: Facts, first: Event, second: Event, forward: Event) -> list
     uses = [
         n
         for n in walk(forward.frame.node)
-        if isinstance(n, cst.Name) and n.value == name and start <= source.span(n).start < end
+        if isinstance(n, (cst.Name, cst.Attribute)) and dotted(n) == name and start <= source.span(n).start < end
     ]
     return uses if uses and all(_given_to_a_model(facts, source.parents.get(n), n) for n in uses) else []
 
 
-def _given_to_a_model(facts: Facts, parent: cst.CSTNode | None, name: cst.Name) -> bool:
+def _given_to_a_model(facts: Facts, parent: cst.CSTNode | None, name: cst.CSTNode) -> bool:
     """`disc(fake)`"""
     if not isinstance(parent, cst.Arg) or parent.value is not name:
         return False

@@ -83,6 +83,24 @@ class DirectoryRace(Rule):
             gives=('    os.makedirs("out", exist_ok=True)',),
             drops=('os.mkdir("out")',),
         ),
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            if not os.path.exists("out"):
+                print("making out")
+                os.mkdir("out")
+            """,
+            gives=('    if is_main_process():\n        print("making out")\n        os.mkdir("out")',),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -134,6 +152,9 @@ class DirectoryRace(Rule):
         if anew is not None and stmt is not None and not guards(facts).obstacle(source, stmt, call.node):
             placed = guards(facts).guard(source, stmt, call.node)
             yield self.finding(source, stmt, message, *placed.edits, reason="the rank that removes it makes it anew")
+        elif stmt is not None and self.says_so(source, stmt) and not guards(facts).obstacle(source, stmt, call.node):
+            placed = guards(facts).guard(source, stmt, call.node)
+            yield self.finding(source, stmt, message, *placed.edits, reason="the rank that says so makes it")
         elif any(a.star for a in call.node.args) or call.argument(None, "dir_fd") is not None:
             yield self.finding(
                 source, call.node, message, left="let it accept a directory that is there: exist_ok=True"
@@ -146,6 +167,16 @@ class DirectoryRace(Rule):
                 *self.accepting(facts, call, allowed),
                 reason="another rank may have made it",
             )
+
+    def says_so(self, source: Source, stmt: cst.CSTNode) -> bool:
+        """`if not os.path.exists(p): print("making", p); os.mkdir(p)`: made by another rank, it would not be said."""
+        line = source.parents.get(stmt)
+        block = source.parents.get(line) if line is not None else None
+        return (
+            isinstance(block, cst.IndentedBlock)
+            and isinstance(source.parents.get(block), cst.If)
+            and len(block.body) > 1
+        )
 
     def accepting(self, facts: Facts, call: Outside, allowed: cst.BaseExpression | None) -> list[Edit]:
         source, func = call.source, call.node.func

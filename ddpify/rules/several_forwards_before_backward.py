@@ -167,13 +167,14 @@ class SeveralForwardsBeforeBackward(Rule):
                         yield from self.buffers(facts, pending[-1], w, done)
                     pending, ran, last = [], pending or ran, e
 
-    def detached(self, e: Event, through: Event, cut: list[cst.Name]) -> Finding:
+    def detached(self, e: Event, through: Event, cut: list[cst.Name | cst.Attribute]) -> Finding:
         """The first loss does not train what made its input: its gradients there are thrown away."""
         source = e.frame.source
+        made, maker = source.code(cut[0]), source.code(through.node)
         return self.finding(
             source,
             cut[0],
-            f"`{cut[0].value}` carries gradients back to `{source.code(through.node)}` that are zeroed before any step",
+            f"`{made}` carries gradients back to `{maker}` that are zeroed before any step",
             *(Append(source, node, ".detach()") for node in cut),
             reason="a forward is reduced in one backward: the one that trains it",
         )

@@ -148,8 +148,8 @@ def test_nothing_is_left_when_it_is_killed(room: Path, how: str) -> None:
         else:
             parent.send_signal(signal.SIGKILL if how == "kill" else signal.SIGINT)
             expected = set()
-        parent.wait(timeout=15)
-        assert _until(lambda: set(_with(word)) <= expected, 15), _with(word)
+        parent.wait(timeout=60)  # it may be one of many on the machine
+        assert _until(lambda: set(_with(word)) <= expected, 60), _with(word)
         assert _until(lambda: not list((room / "tmp").iterdir()), 5)
     finally:
         for pid in _with(word):
