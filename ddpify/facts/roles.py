@@ -244,13 +244,16 @@ def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | N
     return None
 
 
-def _is_part(source: Source, node: cst.Name) -> bool:
+def is_label(source: Source, node: cst.CSTNode) -> bool:
+    """The name of an attribute or of a keyword: no variable."""
     parent = source.parents.get(node)
-    return (
-        (isinstance(parent, cst.Attribute) and parent.attr is node)
-        or (isinstance(parent, cst.Arg) and parent.keyword is node)
-        or (isinstance(parent, (cst.Param, cst.FunctionDef, cst.ClassDef)))
+    return (isinstance(parent, cst.Attribute) and parent.attr is node) or (
+        isinstance(parent, cst.Arg) and parent.keyword is node
     )
+
+
+def _is_part(source: Source, node: cst.Name) -> bool:
+    return is_label(source, node) or isinstance(source.parents.get(node), (cst.Param, cst.FunctionDef, cst.ClassDef))
 
 
 def _is_plain(node: cst.BaseExpression) -> bool:

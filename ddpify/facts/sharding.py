@@ -46,6 +46,11 @@ class LoaderFacts:
     subset: str = ""
 
     @property
+    def batch_size(self) -> cst.BaseExpression | None:
+        """The argument of the call, by keyword or in its place."""
+        return next((a.value for at, a in enumerate(self.call.args) if loader_argument(at, a) == "batch_size"), None)
+
+    @property
     def is_simple(self) -> bool:
         """The dataset is a name or an attribute: it can be written twice."""
         node = self.dataset

@@ -73,7 +73,7 @@ def _is_open(facts: Facts, func: Func, node: cst.CSTNode) -> bool:
         if binding.targets & names and isinstance(value, cst.BaseExpression):
             parts.append(value)
     for part in parts:
-        for inner in walk_all(part):
+        for inner in (part, *walk(part)):
             if not isinstance(inner, cst.Call):
                 continue
             called = facts.flow.values.get(inner.func, ())
@@ -83,12 +83,6 @@ def _is_open(facts: Facts, func: Func, node: cst.CSTNode) -> bool:
             if part is test and isinstance(node, cst.If) and method in _NUMBERS:
                 return True
     return False
-
-
-def walk_all(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """A node and all below it."""
-    yield node
-    yield from walk(node)
 
 
 def _depends(source: Source, call: cst.Call, test: cst.CSTNode) -> bool:

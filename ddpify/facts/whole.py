@@ -15,6 +15,7 @@ from ddpify.facts.frames import Event
 from ddpify.facts.levels import Level, levels
 from ddpify.facts.lossrows import Step
 from ddpify.facts.overrows import Kind, Over
+from ddpify.facts.roles import is_label
 from ddpify.facts.totals import Total, totals, within
 from ddpify.facts.values import Data, FromForward, Func, Mode, Thing, Value
 from ddpify.source import Source, dotted, walk
@@ -245,10 +246,7 @@ def _without_gradients(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
 def _is_read(level: Level, node: cst.Name | cst.Attribute) -> bool:
     """Not an attribute, a keyword, or a parameter of that name."""
     source = level.frame.source
-    parent = source.parents.get(node)
-    if (isinstance(parent, cst.Attribute) and parent.attr is node) or (
-        isinstance(parent, cst.Arg) and parent.keyword is node
-    ):
+    if is_label(source, node):
         return False
     base = dotted(node).split(".")[0]
     return not any(

@@ -12,6 +12,7 @@ from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
 from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.rules._shared import loop_elsewhere
 
 
 class BatchesNotDealtOut(Rule):
@@ -85,13 +86,7 @@ class BatchesNotDealtOut(Rule):
     def deal(self, facts: Facts, known: Turns, done: set[int]) -> Iterator[Finding]:
         source = known.level.frame.source
         if not facts.editable(source):
-            yield self.finding(
-                source,
-                known.loop,
-                "the training loop stands in a file of which ddpify makes no changed copy",
-                refuse=True,
-                left="Move the loop into a module of its own or into the script",
-            )
+            yield loop_elsewhere(self, source, known.loop)
             return
         if facts.global_batch == "keep":
             yield self.finding(

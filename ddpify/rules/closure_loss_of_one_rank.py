@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, InsertBefore, Replace
+from ddpify.edits import InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.closures import searched_returns
 from ddpify.facts.handmade import Rows, hand_fed
-from ddpify.facts.setup import reduce_options
 from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.rules._shared import mean_helpers
 
 
 class ClosureLossOfOneRank(Rule):
@@ -67,7 +67,6 @@ class ClosureLossOfOneRank(Rule):
                 f"LBFGS goes by this rank's own `{text}`",
                 InsertBefore(source, node, (f"[{mean}] = {names['all_reduce_mean']}({number})",)),
                 Replace(source, node.value, mean),
-                AddHelper(source, "all_reduce_mean"),
-                AddHelper(source, "all_reduce_sum", reduce_options(facts)),
+                *mean_helpers(facts, source),
                 reason="all ranks call the closure equally often",
             )

@@ -126,7 +126,7 @@ class LoaderWithoutSampler(Rule):
                 )
             else:
                 yield self.shard(facts, known)
-                if facts.global_batch == "keep" and not self.divide_batch(facts, known):
+                if facts.global_batch == "keep" and known.batch_size is None:
                     yield self.finding(
                         known.source,
                         known.call,
@@ -203,8 +203,8 @@ class LoaderWithoutSampler(Rule):
         edits.extend(self.lengths(facts, known))
         if known.drop_last:
             edits.extend(self.check_steps(facts, known))
-        if facts.global_batch == "keep":
-            edits.extend(self.divide_batch(facts, known))
+        if facts.global_batch == "keep" and known.batch_size is not None:
+            edits.extend(self.divide_batch(facts, known, known.batch_size))
         moved = "shuffling moves into the sampler" if known.shuffles is not False else "the order stays"
         return self.finding(
             source,
@@ -247,18 +247,11 @@ class LoaderWithoutSampler(Rule):
         text = 'raise ValueError("fewer samples per process than one batch: no training step would be made")'
         return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
 
-    def divide_batch(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
-        args = known.call.args
-        world = f"{facts.names_of(known.source)['dist']}.get_world_size()"
-        for at, arg in enumerate(args):
-            if (arg.keyword is not None and arg.keyword.value == "batch_size") or (
-                arg.keyword is None and at == 1 and not arg.star
-            ):
-                code = known.source.code(arg.value)
-                simple = isinstance(arg.value, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-                text = f"{code} // {world}" if simple else f"({code}) // {world}"
-                return [Replace(known.source, arg.value, text), AddImport(known.source, "dist")]
-        return []
+    def divide_batch(self, facts: Facts, known: LoaderFacts, size: cst.BaseExpression) -> list[Edit]:
+        code, world = known.source.code(size), f"{facts.names_of(known.source)['dist']}.get_world_size()"
+        simple = isinstance(size, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
+        text = f"{code} // {world}" if simple else f"({code}) // {world}"
+        return [Replace(known.source, size, text), AddImport(known.source, "dist")]
 
 
 def _divides(source: Source, part: cst.Attribute) -> bool:

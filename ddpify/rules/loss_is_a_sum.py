@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import data_of
 from ddpify.facts.handmade import Rows, hand_fed
 from ddpify.rules._base import Converts, Finding, Rule, Severity
+from ddpify.rules._shared import times_world_size
 
 
 class LossIsASum(Rule):
@@ -65,15 +65,11 @@ class LossIsASum(Rule):
                 continue
             loss = e.frame.source.code(func.value)
             if facts.global_batch == "keep":
-                world = f"{facts.names_of(e.frame.source)['dist']}.get_world_size()"
-                bracket = isinstance(func.value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
-                before, after = ("(", f" * {world})") if bracket else ("((", f") * {world})")
                 yield self.finding(
                     e.frame.source,
                     e.node,
                     f"`{loss}` is a sum over the batch: it is multiplied by the number of processes",
-                    Surround(e.frame.source, func.value, before, after),
-                    AddImport(e.frame.source, "dist"),
+                    *times_world_size(facts, e.frame.source, func.value),
                     reason="DDP averages over ranks what one process would add up",
                 )
             else:

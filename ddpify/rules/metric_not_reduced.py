@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
 from ddpify.facts.collected import collected, mean_lists
 from ddpify.facts.contents import origins
@@ -15,11 +15,11 @@ from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
-from ddpify.facts.roles import expression_for
 from ddpify.facts.setup import reduce_options
-from ddpify.facts.sharding import subset_indices
-from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing
+from ddpify.facts.values import FromLength, Loader
 from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.rules._denominators import denominators
+from ddpify.rules._shared import mean_helpers
 from ddpify.source import walk
 
 
@@ -148,8 +148,7 @@ class MetricNotReduced(Rule):
             loop.node,
             f"the numbers in `{name}` are averaged over the ranks",
             InsertAfter(loop.source, loop.node, (line,)),
-            AddHelper(loop.source, "all_reduce_mean"),
-            AddHelper(loop.source, "all_reduce_sum", reduce_options(facts)),
+            *mean_helpers(facts, loop.source),
             reason="numbers of the whole set, alike on every rank",
         )
 
@@ -201,11 +200,11 @@ class MetricNotReduced(Rule):
         edits: list[Edit] = [
             InsertAfter(loop.source, loop.node, (line,)),
             *more,
-            AddHelper(loop.source, "all_reduce_sum", self.options(facts, sums)),
+            AddHelper(loop.source, "all_reduce_sum", reduce_options(facts) | _forms(sums)),
             AddImport(loop.source, "dist"),
         ]
         if loop.training and not self.phase(facts, loop):
-            edits.extend(self.denominators(facts, loop, sums))
+            edits.extend(denominators(facts, loop, sums))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
         yield self.finding(
             loop.source,
@@ -236,8 +235,7 @@ class MetricNotReduced(Rule):
         quoted = " and ".join(f"`{a.target}`" for a in means)
         edits = (
             InsertAfter(loop.source, loop.node, (line,)),
-            AddHelper(loop.source, "all_reduce_mean"),
-            AddHelper(loop.source, "all_reduce_sum", self.options(facts, means)),
+            *mean_helpers(facts, loop.source, _forms(means)),
         )
         return self.finding(
             loop.source,
@@ -287,68 +285,10 @@ class MetricNotReduced(Rule):
         )
         return not inner  # set inside the loop: a running value, rank 0's own
 
-    def options(self, facts: Facts, sums: list[Accumulator]) -> frozenset[str]:
-        tensors = frozenset({"tensor"} if any(a.tensor for a in sums) else ())
-        return reduce_options(facts) | tensors
 
-    def denominators(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
-        """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""
-        targets = {a.target for a in sums}
-        end = loop.source.span(loop.node.body).end
-        world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
-        for node in walk(loop.frame.node):
-            if loop.source.span(node).start <= end if isinstance(node, (cst.BinaryOperation, cst.AugAssign)) else True:
-                continue
-            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Divide, cst.FloorDivide)):
-                numerator, divisor = node.left, node.right
-            elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
-                numerator, divisor = node.target, node.value
-            else:
-                continue
-            if not any(
-                isinstance(n, (cst.Name, cst.Attribute)) and loop.source.code(n) in targets for n in walk(numerator)
-            ):
-                continue
-            if any(isinstance(n, cst.Name) and n.value in targets for n in walk(divisor)):
-                continue
-            yield from self.divisor(facts, loop, divisor, world)
-
-    def divisor(self, facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: str) -> Iterator[Edit]:
-        value = facts.flow.values.get(divisor, ())
-        share = loop.training and is_share(facts, loop, divisor)
-        for origin in (*origins(value), *([None] if share else [])):
-            batches = isinstance(origin, FromLength) and origin.of is loop.loader
-            index = isinstance(origin, FromLoop) and origin.loop is loop.node
-            if batches or index or share:
-                bracket = not getattr(divisor, "lpar", ()) and not isinstance(
-                    loop.source.parents.get(divisor), cst.AugAssign
-                )
-                yield Surround(loop.source, divisor, "(" if bracket else "", f"{world})" if bracket else world)
-                return
-            if (
-                isinstance(origin, FromLength)
-                and isinstance(origin.of, (Dataset, Instance, Thing))
-                and self.is_length(facts, loop, divisor)
-            ):
-                name = expression_for(loop.loader, loop.frame, facts.flow)
-                mine = isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset
-                if name is not None and isinstance(loop.loader, Loader) and mine and not subset_indices(loop.loader):
-                    yield from self.samples(loop, divisor, name, world)
-                    return
-
-    def is_length(self, facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:
-        """`len(dataset)`, or a name for it."""
-        if isinstance(divisor, cst.Call):
-            return bool(divisor.args)
-        binds = [e for e in facts.flow.log.of("bind") if e.frame is loop.frame] if isinstance(divisor, cst.Name) else []
-        own = [e for e in binds if isinstance(divisor, cst.Name) and e.name == divisor.value]
-        return bool(own) and all(isinstance(e.stmt, cst.Assign) and isinstance(e.stmt.value, cst.Call) for e in own)
-
-    def samples(self, loop: LoopFacts, divisor: cst.BaseExpression, name: str, world: str) -> Iterator[Edit]:
-        """`len(loader.dataset)`: the sampler pads, so as many samples were seen as all ranks' samplers have."""
-        alone = isinstance(loop.source.parents.get(divisor), cst.AugAssign)
-        text = f"len({name}.sampler){world}"
-        yield Replace(loop.source, divisor, text if alone else f"({text})")
+def _forms(sums: list[Accumulator]) -> frozenset[str]:
+    """What the helper has to keep: tensors that are summed stay tensors."""
+    return frozenset({"tensor"} if any(a.tensor for a in sums) else ())
 
 
 def counts_batches(loop: LoopFacts, a: Accumulator) -> bool:
@@ -363,14 +303,4 @@ def _steadily(loop: LoopFacts, add: cst.AugAssign) -> bool:
             return True
         if isinstance(above, (cst.If, cst.For, cst.While, cst.Try)):
             return False
-    return False
-
-
-def is_share(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:
-    """`len(loader.sampler)`: one rank's number of samples."""
-    match divisor:
-        case cst.Call(
-            func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute(attr=cst.Name("sampler")) as part)]
-        ):
-            return loop.loader in facts.flow.values.get(part.value, ())
     return False

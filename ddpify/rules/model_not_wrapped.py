@@ -179,12 +179,12 @@ class ModelNotWrapped(Rule):
                 )
                 yield self.finding(w.source, w.after, message, refuse=True)
             else:
-                loose = next((name for m in w.modules if (name := left_out(facts, m))), None)
+                loose = next((name for m in w.modules if (name := left_out(facts, m))), "")
                 yield self.finding(
                     w.source,
                     w.after,
                     f"`{w.target}` is wrapped" if not w.shape else f"every model in `{w.target}` is wrapped",
-                    *self.edit(facts, w),
+                    *self.edit(facts, w, loose),
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward"
                     + (f"; forwards leave `{loose}` out at times, which DDP has to look for" if loose else ""),
@@ -194,10 +194,9 @@ class ModelNotWrapped(Rule):
         else:
             yield from self.outside(facts)
 
-    def edit(self, facts: Facts, w: WrapPoint) -> list[Edit]:
+    def edit(self, facts: Facts, w: WrapPoint, loose: str) -> list[Edit]:
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
         names = facts.names_of(w.source)
-        loose = any(left_out(facts, m) for m in w.modules)
         ids = self.device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, Surround
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.closures import searched_returns
 from ddpify.facts.frames import Event
@@ -14,11 +14,12 @@ from ddpify.facts.handmade import hand_fed
 from ddpify.facts.layers import mentions
 from ddpify.facts.loops import uses_of
 from ddpify.facts.overrows import Over
-from ddpify.facts.placing import common_block, in_block
+from ddpify.facts.placing import common_block, in_block, statement_of
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.totals import Total
 from ddpify.facts.whole import Rows, quoted
 from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.rules._shared import loop_elsewhere, times_world_size
 from ddpify.source import Source, dotted
 
 
@@ -106,13 +107,7 @@ class RowsNotShared(Rule):
     def one(self, facts: Facts, known: Rows) -> Iterator[Finding]:
         source = known.level.frame.source
         if not facts.editable(source):
-            yield self.finding(
-                source,
-                known.level.body,
-                "the training loop stands in a file of which ddpify makes no changed copy",
-                refuse=True,
-                left="Move the loop into a module of its own or into the script",
-            )
+            yield loop_elsewhere(self, source, known.level.body)
             return
         yield self.share(facts, known, known.level.loops[0].node)
         if any(mentions(m, ("BatchNorm",)) for m in facts.roles.trained):
@@ -169,7 +164,7 @@ class RowsNotShared(Rule):
         source = known.level.frame.source
         names = facts.names_of(source)
         for shown in known.shown:
-            stmts = list(dict.fromkeys(_statement(source, n) for n in shown.uses))
+            stmts = list(dict.fromkeys(statement_of(source, n) for n in shown.uses))
             block = common_block(source, stmts)
             if block is None:
                 continue
@@ -195,15 +190,11 @@ class RowsNotShared(Rule):
         loss = node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
         if loss is None:
             return
-        world = f"{facts.names_of(source)['dist']}.get_world_size()"
-        simple = isinstance(loss, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
-        before, after = ("(", f" * {world})") if simple else ("((", f") * {world})")
         yield self.finding(
             source,
             node,
             f"`{source.code(loss)}` is a sum over the rows: it is multiplied by the number of processes",
-            Surround(source, loss, before, after),
-            AddImport(source, "dist"),
+            *times_world_size(facts, source, loss),
             reason="the loss is a sum over the rows, and DDP averages over ranks",
         )
 
@@ -220,7 +211,7 @@ class RowsNotShared(Rule):
         for use in total.uses:
             tensor = use.tensor and id(use.node) not in searched
             edits.append(Replace(source, use.node, f"{names['torch']}.tensor({mean})" if tensor else mean))
-        stmts = list(dict.fromkeys(_statement(source, u.node) for u in total.uses))
+        stmts = list(dict.fromkeys(statement_of(source, u.node) for u in total.uses))
         alone = len(stmts) == 1 and not isinstance(source.parents.get(stmts[0]), cst.If)
         if alone and not isinstance(stmts[0], cst.While):
             place: Edit = InsertBefore(source, stmts[0], (line,))
@@ -245,7 +236,3 @@ def _in_function(source: Source, node: cst.CSTNode, scope: cst.CSTNode) -> bool:
         if isinstance(above, (cst.FunctionDef, cst.Lambda)):
             return True
     return False
-
-
-def _statement(source: Source, node: cst.CSTNode) -> cst.CSTNode:
-    return next(a for a in source.ancestors(node) if isinstance(a, (cst.BaseSmallStatement, cst.BaseCompoundStatement)))

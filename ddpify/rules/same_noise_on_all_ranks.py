@@ -9,10 +9,12 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, InsertAfter, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.construction import epoch_loop_behind, late_draws
+from ddpify.facts.dependencies import read_names
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.seeds import Seed, is_noisy, seeds
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.source import children
+from ddpify.source import Source
 
 
 class SameNoiseOnAllRanks(Rule):
@@ -88,39 +90,14 @@ class SameNoiseOnAllRanks(Rule):
         behind = epoch_loop_behind(facts, late) if late else None
         if behind is not None:
             source, frame = behind[0].frame.source, behind[0].frame
-        names = facts.names_of(source)
-        unit = "    "
-        lines = []
-        for what in ("torch", "numpy", "random"):
-            seed = next((s for s in fixed if s.what == what and self.visible(s, frame.node, facts)), None)
-            if seed is None or (what != "torch" and any(s.what == what for s in fixed) is False):
-                continue
-            func = seed.event.frame.source.code(seed.call.func)
-            text = seed.text if _plain(seed) else f"({seed.text})"
-            lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
-        if apart:
-            torch = names["torch"]
-            lines = [f"{unit}{torch}.manual_seed({torch}.initial_seed() + {names['dist']}.get_rank())"]
+        lines = self.seeded(facts, source, frame, fixed, apart)
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
         unplaced = behind is None if late else point.is_before
         if not lines or unplaced or not facts.editable(source):
-            first = next((s for s in fixed if s.what in ("torch", "numpy")), fixed[0])
-            why_not = f"the seed `{first.text}` cannot be named where the model is wrapped"
-            if late and behind is None:
-                text = late[-1].frame.source.code(late[-1].node).split("\n")[0]
-                why_not = f"`{text}` comes behind the wrap, and has to be alike on all of them"
-            yield self.finding(
-                first.event.frame.source,
-                first.event.node,
-                f"all ranks draw the same random numbers while training: {why_not}; to vary them, seed the ranks apart "
-                "before the first epoch",
-                note=drawn is None,
-                refuse=drawn is not None,
-                left="" if drawn is None else "make the seed a constant, or a name of the whole module",
-            )
+            yield self.unvaried(fixed, late if behind is None else [], needed=drawn is not None)
             return
-        block = f"if not {names['is_main_process']}():\n" + "\n".join(lines)
+        block = f"if not {facts.names_of(source)['is_main_process']}():\n" + "\n".join(lines)
         place = point.after if behind is None else behind[1]
         yield self.finding(
             source,
@@ -130,6 +107,38 @@ class SameNoiseOnAllRanks(Rule):
             AddHelper(source, "is_main_process"),
             AddImport(source, "dist"),
             reason=f"{why}; rank 0 keeps the original's stream",
+        )
+
+    def seeded(self, facts: Facts, source: Source, frame: Frame, fixed: list[Seed], apart: bool) -> list[str]:
+        """`torch.manual_seed(seed + dist.get_rank())` for every generator whose seed can be named there."""
+        names, unit = facts.names_of(source), "    "
+        if apart:
+            torch = names["torch"]
+            return [f"{unit}{torch}.manual_seed({torch}.initial_seed() + {names['dist']}.get_rank())"]
+        lines = []
+        for what in ("torch", "numpy", "random"):
+            seed = next((s for s in fixed if s.what == what and self.visible(s, frame.node, facts)), None)
+            if seed is not None:
+                func = seed.event.frame.source.code(seed.call.func)
+                text = seed.text if _plain(seed) else f"({seed.text})"
+                lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
+        return lines
+
+    def unvaried(self, fixed: list[Seed], late: list[Event], needed: bool) -> Finding:
+        """The ranks stay alike: `needed` says that they must not, since each draws its own batches."""
+        first = next((s for s in fixed if s.what in ("torch", "numpy")), fixed[0])
+        why_not = f"the seed `{first.text}` cannot be named where the model is wrapped"
+        if late:
+            text = late[-1].frame.source.code(late[-1].node).split("\n")[0]
+            why_not = f"`{text}` comes behind the wrap, and has to be alike on all of them"
+        return self.finding(
+            first.event.frame.source,
+            first.event.node,
+            f"all ranks draw the same random numbers while training: {why_not}; to vary them, seed the ranks apart "
+            "before the first epoch",
+            note=not needed,
+            refuse=needed,
+            left="make the seed a constant, or a name of the whole module" if needed else "",
         )
 
     def visible(self, seed: Seed, node: cst.CSTNode, facts: Facts) -> bool:
@@ -142,17 +151,7 @@ class SameNoiseOnAllRanks(Rule):
             return True
         top = facts.flow.modules[source].scope.names
         hidden = set() if frame.func is None else set(frame.scope.names)
-        return all(u in top and u not in hidden for u in names_read(seed.call))
-
-
-def names_read(node: cst.CSTNode) -> set[str]:
-    """The names that an expression reads: `np` and `seed` of `np.random.seed(seed)`."""
-    if isinstance(node, cst.Name):
-        return {node.value}
-    if isinstance(node, cst.Attribute):
-        return names_read(node.value)
-    inner = [node.value] if isinstance(node, cst.Arg) else children(node)
-    return {n for child in inner for n in names_read(child)}
+        return all(u in top and u not in hidden for u in read_names(seed.call) if "." not in u)
 
 
 def _plain(seed: Seed) -> bool:

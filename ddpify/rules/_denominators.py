@@ -1,0 +1,89 @@
+"""Sums that are reduced behind a training loop in, the edits of what they are divided by, one rank's numbers, out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Edit, Replace, Surround
+from ddpify.facts import Facts
+from ddpify.facts.contents import origins
+from ddpify.facts.loops import Accumulator, LoopFacts
+from ddpify.facts.roles import expression_for
+from ddpify.facts.sharding import subset_indices
+from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing
+from ddpify.source import walk
+
+
+def denominators(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
+    """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""
+    targets = {a.target for a in sums}
+    end = loop.source.span(loop.node.body).end
+    world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
+    for node in walk(loop.frame.node):
+        if loop.source.span(node).start <= end if isinstance(node, (cst.BinaryOperation, cst.AugAssign)) else True:
+            continue
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, (cst.Divide, cst.FloorDivide)):
+            numerator, divisor = node.left, node.right
+        elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
+            numerator, divisor = node.target, node.value
+        else:
+            continue
+        if not any(
+            isinstance(n, (cst.Name, cst.Attribute)) and loop.source.code(n) in targets for n in walk(numerator)
+        ):
+            continue
+        if any(isinstance(n, cst.Name) and n.value in targets for n in walk(divisor)):
+            continue
+        yield from _divisor(facts, loop, divisor, world)
+
+
+def _divisor(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: str) -> Iterator[Edit]:
+    value = facts.flow.values.get(divisor, ())
+    share = loop.training and _is_share(facts, loop, divisor)
+    for origin in (*origins(value), *([None] if share else [])):
+        batches = isinstance(origin, FromLength) and origin.of is loop.loader
+        index = isinstance(origin, FromLoop) and origin.loop is loop.node
+        if batches or index or share:
+            bracket = not getattr(divisor, "lpar", ()) and not isinstance(
+                loop.source.parents.get(divisor), cst.AugAssign
+            )
+            yield Surround(loop.source, divisor, "(" if bracket else "", f"{world})" if bracket else world)
+            return
+        if (
+            isinstance(origin, FromLength)
+            and isinstance(origin.of, (Dataset, Instance, Thing))
+            and _is_length(facts, loop, divisor)
+        ):
+            name = expression_for(loop.loader, loop.frame, facts.flow)
+            mine = isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset
+            if name is not None and isinstance(loop.loader, Loader) and mine and not subset_indices(loop.loader):
+                yield from _samples(loop, divisor, name, world)
+                return
+
+
+def _is_length(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:
+    """`len(dataset)`, or a name for it."""
+    if isinstance(divisor, cst.Call):
+        return bool(divisor.args)
+    binds = [e for e in facts.flow.log.of("bind") if e.frame is loop.frame] if isinstance(divisor, cst.Name) else []
+    own = [e for e in binds if isinstance(divisor, cst.Name) and e.name == divisor.value]
+    return bool(own) and all(isinstance(e.stmt, cst.Assign) and isinstance(e.stmt.value, cst.Call) for e in own)
+
+
+def _samples(loop: LoopFacts, divisor: cst.BaseExpression, name: str, world: str) -> Iterator[Edit]:
+    """`len(loader.dataset)`: the sampler pads, so as many samples were seen as all ranks' samplers have."""
+    alone = isinstance(loop.source.parents.get(divisor), cst.AugAssign)
+    text = f"len({name}.sampler){world}"
+    yield Replace(loop.source, divisor, text if alone else f"({text})")
+
+
+def _is_share(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:
+    """`len(loader.sampler)`: one rank's number of samples."""
+    match divisor:
+        case cst.Call(
+            func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute(attr=cst.Name("sampler")) as part)]
+        ):
+            return loop.loader in facts.flow.values.get(part.value, ())
+    return False

@@ -1,0 +1,38 @@
+"""What several rules write: a sum over all ranks, a mean over them, a loop that is out of reach."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.edits import AddHelper, AddImport, Edit, Surround
+from ddpify.facts import Facts
+from ddpify.facts.setup import reduce_options
+from ddpify.rules._base import Finding, Rule
+from ddpify.source import Source
+
+
+def times_world_size(facts: Facts, source: Source, loss: cst.BaseExpression) -> tuple[Edit, ...]:
+    """`(loss * dist.get_world_size()).backward()`: DDP averages over ranks what one process would add up."""
+    world = f"{facts.names_of(source)['dist']}.get_world_size()"
+    simple = isinstance(loss, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
+    before, after = ("(", f" * {world})") if simple else ("((", f") * {world})")
+    return Surround(source, loss, before, after), AddImport(source, "dist")
+
+
+def mean_helpers(facts: Facts, source: Source, options: frozenset[str] = frozenset()) -> tuple[Edit, ...]:
+    """`all_reduce_mean`, and the sum that it is made of."""
+    return (
+        AddHelper(source, "all_reduce_mean"),
+        AddHelper(source, "all_reduce_sum", reduce_options(facts) | options),
+    )
+
+
+def loop_elsewhere(rule: Rule, source: Source, loop: cst.CSTNode) -> Finding:
+    """The refusal of a training loop in a file that gets no changed copy."""
+    return rule.finding(
+        source,
+        loop,
+        "the training loop stands in a file of which ddpify makes no changed copy",
+        refuse=True,
+        left="Move the loop into a module of its own or into the script",
+    )
