@@ -24,7 +24,7 @@ from ddpify.refusals import check_convertible
 from ddpify.repoint import check_repointed, copy_of, repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
-from ddpify.source import Source, check_compiles, read_source, walk
+from ddpify.source import Source, check_compiles, compiled, read_source, walk
 
 #: How the module of helpers begins.
 _HELPERS = '"""Helpers for distributed training."""'
@@ -242,7 +242,7 @@ def self_check(conversion: Conversion, overlay: dict[Path, Source]) -> None:
     overlay = {**overlay, **results}
     for target, result in results.items():
         try:
-            compile(result.text, str(target), "exec", dont_inherit=True)
+            compiled(result.text, target)
         except SyntaxError as error:
             line = (error.text or "").strip()
             raise Refused(

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
@@ -179,10 +180,17 @@ class Source:
         return (codecs.BOM_UTF8 if self.bom else b"") + text.encode("utf-8" if self.bom else self.encoding)
 
 
+def compiled(text: str, path: Path) -> CodeType:
+    """The code of a file, without this interpreter's warnings about it (`x is 0`): they are not the user's question."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compile(text, str(path), "exec", dont_inherit=True)
+
+
 def check_compiles(source: Source) -> None:
     """libcst reads every Python 3; what this interpreter cannot run (`async=True`) is said with its place."""
     try:
-        compile(source.text, str(source.path), "exec", dont_inherit=True)
+        compiled(source.text, source.path)
     except SyntaxError as error:
         line = error.lineno or 1
         said = (

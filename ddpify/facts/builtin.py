@@ -50,6 +50,8 @@ class Builtins(Methods):
         if name == "next":
             parts = (self.iterated(o, node) if isinstance(o, Iteration) else self.element_of(o, node) for o in first)
             return join(*parts) or UNKNOWN
+        if name in ("list", "set") and not values:
+            return self.made(node, frame, Seq(site, elements=[]))
         if name in _TRANSPARENT:
             return self.transparent(
                 name, first if name != "filter" else (values[1] if len(values) > 1 else ()), node, frame

@@ -19,7 +19,15 @@ NOISE = (
     "rsample",
     "gumbel_softmax",
 )
-BUFFERS = ("BatchNorm", "InstanceNorm", "register_buffer", "SyncBatchNorm", "SpectralNorm", "spectral_norm", "EMA")
+BUFFERS = (
+    "BatchNorm",
+    "track_running_stats",
+    "register_buffer",
+    "SyncBatchNorm",
+    "SpectralNorm",
+    "spectral_norm",
+    "EMA",
+)
 
 
 def mentions(module: Module, words: tuple[str, ...]) -> bool:

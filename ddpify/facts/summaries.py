@@ -179,7 +179,7 @@ class Library(Factories):
             case "ddp":
                 return Wrapped(site, module=self.first(given, named, "module"))
             case "optimizer":
-                held, loose = parameters_in(first)
+                held, loose = parameters_in(self.first(given, named, "params"))
                 return Optimizer(site, name=name, modules=held, loose=loose)
             case "scheduler":
                 return Scheduler(site, name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from ddpify.facts.externals import keeps
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
-from ddpify.facts.values import Ext, Module, Wrapped
+from ddpify.facts.values import Dict, Ext, Module, Seq, Wrapped
 from ddpify.source import Source
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ _INDIFFERENT = frozenset(
         "torch.nn.utils.clip_grad_norm_",
     }
 )
+
+
+#: What writes the objects in a dict or list as they are.
+_PICKLES = frozenset({"torch.save", "pickle.dump", "pickle.dumps", "joblib.dump", "dill.dump", "cloudpickle.dump"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +62,8 @@ def find_raw(facts: Facts) -> list[Raw]:
     trains = _Trains(training)
     found: dict[int, Raw] = {}
 
-    def want(event: Event, node: cst.BaseExpression, why: str, what: str) -> None:
-        for place, source in _climb(event.frame, node, trains):
+    def want(event: Event, node: cst.BaseExpression, why: str, what: str, frame: Frame | None = None) -> None:
+        for place, source in _climb(frame or event.frame, node, trains):
             values = flow.values.get(place, ())
             both = any(isinstance(o, Module) for o in values)
             found.setdefault(id(place), Raw(place, source, why, what, both))
@@ -104,6 +109,8 @@ def find_raw(facts: Facts) -> list[Raw]:
             for arg in e.node.args:
                 for node in _wrappers_in(facts, arg.value):
                     want(e, node, "handed over", e.name)
+                for node, frame in _collected(facts, arg.value) if e.name in _PICKLES else ():
+                    want(e, node, "handed over", e.name, frame)
     return list(found.values())
 
 
@@ -141,6 +148,27 @@ def _wrappers_in(facts: Facts, node: cst.BaseExpression) -> list[cst.BaseExpress
         elif isinstance(top, (cst.Dict, cst.List, cst.Tuple)):
             todo.extend(e.value for e in top.elements)
     return found
+
+
+def _collected(facts: Facts, node: cst.BaseExpression) -> Iterator[tuple[cst.BaseExpression, Frame]]:
+    """What put a wrapper into the dict or list that a name holds: `state = {"model": model}`, `state["net"] = net`."""
+    values = facts.after.values
+    if not isinstance(node, (cst.Name, cst.Attribute)):
+        return
+    for held in values.get(node, ()):
+        if not isinstance(held, (Dict, Seq)):
+            continue
+        made = held.site.node
+        parts: list[cst.BaseExpression] = []
+        if isinstance(made, (cst.Dict, cst.List, cst.Tuple)):
+            parts = [made]
+        elif isinstance(made, cst.Call):
+            parts = [a.value for a in made.args]
+        for part in parts:
+            yield from ((n, held.site.frame) for n in _wrappers_in(facts, part))
+        for e in facts.after.log.of("store"):
+            if e.obj is held and isinstance(e.stmt, cst.Assign):
+                yield from ((n, e.frame) for n in _wrappers_in(facts, e.stmt.value))
 
 
 class _Trains:

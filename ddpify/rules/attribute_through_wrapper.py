@@ -24,6 +24,10 @@ def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
     )
 
 
+#: What scripts set on the wrapper itself.
+SWITCHES = frozenset({"broadcast_buffers", "forward_sync_buffers", "require_backward_grad_sync"})
+
+
 def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) -> Iterator[Finding]:
     """The findings for the places of one kind; those in other files are beyond this version."""
     found = facts.cached("raw", find_raw)
@@ -113,6 +117,28 @@ class AttributeThroughWrapper(Rule):
                 'state = {"arch": type(net.module).__name__, "same": net.module.__class__ is nn.Linear}',
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def keep(epoch, model, optimizer):
+                state = {"epoch": epoch, "model": model, "optimizer": optimizer}
+                torch.save(state, "last.pt")
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+                keep(epoch, net, optimizer)
+                latest = dict(epoch=epoch)
+                latest["net"] = net
+                torch.save(latest, "latest.pt")
+            """,
+            gives=("    keep(epoch, net.module, optimizer)", '    latest["net"] = net.module'),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -143,6 +169,8 @@ class AttributeThroughWrapper(Rule):
 
     def unknown(self, obj: Wrapped, name: str, lost: bool) -> bool:
         """nn.Module's own methods work on the wrapper too (their names gain `module.`), those of the class do not."""
+        if name in SWITCHES:
+            return False
         inner = [m for m in obj.module if isinstance(m, Module)]
         own = any(name in m.fields or (m.cls is not None and m.cls.member(name)) for m in inner)
         common = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Append
+from ddpify.edits import Append, Edit, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
 from ddpify.facts.discarded import discarded
@@ -15,12 +15,15 @@ from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.placing import alternatives
 from ddpify.facts.replay import replay
 from ddpify.facts.values import FromForward, Wrapped
+from ddpify.facts.wraps import WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
 _REMEDY = (
     "Add the losses and call backward once, or run the model again before the second; .detach() the output that the "
     "first loss does not train"
 )
+
+_WHY = ("# The backward needs the BatchNorm statistics as the first of two forwards left them.",)
 
 
 class SeveralForwardsBeforeBackward(Rule):
@@ -39,7 +42,9 @@ class SeveralForwardsBeforeBackward(Rule):
     ## Edit
     Where the first loss does not train what made its input, and the gradients that it leaves there are zeroed before
     any step (a discriminator's loss on `fake`), the input is detached: `disc(fake.detach())`. Else the script is
-    refused.
+    refused. Of a model with BatchNorm that runs forward twice before one backward, the broadcast is switched off
+    behind the wrap: `disc.broadcast_buffers = False`. Its statistics are made equal before an evaluation instead
+    (DDP206), and rank 0's are saved, as before.
     """
 
     code = "DDP207"
@@ -134,6 +139,26 @@ class SeveralForwardsBeforeBackward(Rule):
             """,
             gives=("    loss_d = disc(fake.detach()).mean() - disc(real).mean()", "    loss_g = -disc(fake).mean()"),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Twin(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+                def forward(self, x):
+                    return self.layers(x)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8, 4)), batch_size=2)
+            net = Twin()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for left, right in loader:
+                (net(left) - net(right)).pow(2).mean().backward()
+                optimizer.step()
+            """,
+            gives=("net = DDP(net)", "net.broadcast_buffers = False"),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -192,13 +217,33 @@ class SeveralForwardsBeforeBackward(Rule):
     def buffers(self, facts: Facts, e: Event, w: Wrapped, done: set[int]) -> Iterator[Finding]:
         """Only where the class is known to have BatchNorm: a model that cannot be seen is not accused."""
         known = [m for m in modules((w,)) if m.cls is not None]
-        if id(e.node) in done or not any(mentions(m, BUFFERS) for m in known) or not facts.converting:
+        if not any(mentions(m, BUFFERS) for m in known) or not facts.converting:
             return
-        done.add(id(e.node))
+        made = {m.site.node for m in known}
+        points = [
+            p
+            for p in facts.wraps
+            if isinstance(p, WrapPoint) and any(m.site.node in made for m in (p.module, *p.modules))
+        ]
+        key = id(points[0]) if points else id(e.node)
+        if key in done:
+            return
+        done.add(key)
         code = e.frame.source.code(e.node)
+        mended = self.without_broadcast(points)
         yield self.finding(
             e.frame.source,
             e.node,
             f"`{code}` is another forward of a model with BatchNorm before the backward: on CUDA that fails under DDP",
-            left="concatenate the inputs of both forwards, or use SyncBatchNorm",
+            *mended,
+            left="" if mended else "concatenate the inputs of both forwards, or use SyncBatchNorm",
+            reason=f"`{code}` runs it again before the backward, and must not overwrite BatchNorm's statistics"
+            if mended
+            else "",
         )
+
+    def without_broadcast(self, points: list[WrapPoint]) -> list[Edit]:
+        """An attribute: the argument has another name from torch 2.13 on."""
+        if not points or any(p.shape or p.is_before for p in points):
+            return []
+        return [InsertAfter(p.source, p.after, (*_WHY, f"{p.target}.broadcast_buffers = False")) for p in points]
