@@ -29,6 +29,7 @@ _NAMES = {
     "rows_of_rank": ("rows_of_rank", "rows_of_this_rank"),
     "rows_of_all": ("rows_of_all", "rows_of_all_ranks"),
     "share_of_rank": ("share_of_rank", "share_of_this_rank"),
+    "per_process": ("per_process", "size_per_process"),
     "device": ("device", "ddp_device"),
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
@@ -154,6 +155,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rows_of_rank": (("DistributedSampler",), ()),
     "rows_of_all": (("torch", "dist"), ()),
     "share_of_rank": (("DistributedSampler",), ()),
+    "per_process": (("dist",), ()),
 }
 ORDER = tuple(NEEDS)
 
@@ -317,6 +319,13 @@ def <share_of_rank>(batches):
     """This process's part of the batches: as many on every process, the first ones again where they do not divide."""
     batches = list(batches)
     return [batches[i] for i in <DistributedSampler>(batches, shuffle=False)]
+''',
+    "per_process": '''
+def <per_process>(batch_size):
+    """This process's part of a batch that all processes read together."""
+    if batch_size % <dist>.get_world_size():
+        raise ValueError(f"a batch of {batch_size} cannot be divided among {<dist>.get_world_size()} processes")
+    return batch_size // <dist>.get_world_size()
 ''',
     "unwrap": """
 def <unwrap>(model):

@@ -45,6 +45,9 @@ class Job:
     cwd: Path = Path()
     env: Mapping[str, str] = field(default_factory=dict)
     max_steps: int | None = None
+    #: whether its numbers are written down (tests/recorder.py), and the file of the batches that it is to draw
+    record: bool = False
+    given: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class JobResult:
     ranks: tuple[RankResult, ...]
     trace: Trace
     seconds: float
+    #: what tests/recorder.py wrote down, by rank
+    records: tuple[dict[str, Any], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -74,7 +79,15 @@ def run_batch(jobs: Sequence[Job], timeout: float = 60.0) -> list[JobResult]:
     """Run all jobs, at most two at a time, each with `timeout` seconds; what they leave in their cwd stays."""
     with tempfile.TemporaryDirectory(prefix="ddpify-ranks-") as name:
         folder = Path(name)
-        listed = [{**asdict(job), "script": str(job.script.resolve()), "cwd": str(job.cwd.resolve())} for job in jobs]
+        listed = [
+            {
+                **asdict(job),
+                "script": str(job.script.resolve()),
+                "cwd": str(job.cwd.resolve()),
+                "given": str(job.given.resolve()) if job.given is not None else "",
+            }
+            for job in jobs
+        ]
         plan = {"folder": name, "timeout": timeout, "jobs": listed}
         (folder / "jobs.json").write_text(json.dumps(plan))
         done = subprocess.run(
@@ -106,21 +119,27 @@ def _result(folder: Path, job: Job, timeout: float) -> JobResult:
         deadline=facts["deadline"],
         max_steps=job.max_steps,
     )
-    return JobResult(results, trace, facts["seconds"])
+    written = [folder / f"rank{rank}.numbers.json" for rank in range(len(ranks))]
+    records = tuple(json.loads(path.read_text()) for path in written if path.exists())
+    return JobResult(results, trace, facts["seconds"], records)
 
 
 # ---- the one process that imports torch ---------------------------------------------------------
 
 
-def _processes() -> Any:
-    """The package of the observed rank, under the name that it has in a real run."""
-    path = ROOT / "ddpify" / "verify" / "processes" / "__main__.py"
-    spec = importlib.util.spec_from_file_location("_ddpify_boot", path)
+def _from_file(name: str, path: Path) -> Any:
+    """A module that no package of this process has."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    boot = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(boot)
-    return boot.load()
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _processes() -> Any:
+    """The package of the observed rank, under the name that it has in a real run."""
+    return _from_file("_ddpify_boot", ROOT / "ddpify" / "verify" / "processes" / "__main__.py").load()
 
 
 def _warm_up() -> None:
@@ -179,8 +198,11 @@ def _be_rank(job: dict[str, Any], rank: int, port: int, folder: Path, deadline: 
     _environment(job, rank, port)
     launcher.use_loopback()
     _fresh_seeds()
+    recorder = _from_file("_recorder", ROOT / "tests" / "recorder.py").start(job["given"]) if job["record"] else None
     settings = ours.Settings(folder=folder, cpu=True, deadline=deadline, max_steps=job["max_steps"])
     code: int = ours.run(Path(job["script"]), job["args"], settings)
+    if recorder is not None:
+        recorder.write(folder / f"rank{rank}.numbers.json")
     return code
 
 

@@ -122,7 +122,7 @@ def test_new_output_has_the_mode_of_the_script_and_an_old_one_keeps_its_own(trai
 
 def test_global_batch_keep_reaches_the_conversion(train: Path) -> None:
     result = run(train, "--global-batch", "keep")
-    assert "4 // dist.get_world_size()" in result.stdout
+    assert "batch_size=per_process(4)" in result.stdout
     assert "divided by the number of processes" in " ".join(result.stderr.split())
 
 

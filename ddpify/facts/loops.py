@@ -26,6 +26,8 @@ class Accumulator:
     #: the number that it starts from is set before the loop, in the same pass of the loops around
     fresh: bool
     read_after: bool
+    #: what is added
+    added: tuple[cst.BaseExpression, ...] = ()
 
 
 @dataclass

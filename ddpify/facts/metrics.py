@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.batchsize import relation
 from ddpify.facts.contents import constants, data_of
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.handmade import Turns, hand_fed
@@ -94,11 +95,11 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
         elif e.kind == "bind" and isinstance(e.stmt, cst.Assign) and _adds_to_itself(e.stmt):
             targets.setdefault(e.name, []).append(e)
     for target, adds in targets.items():
-        values = [e.value if e.kind == "augment" else _added(facts, e.stmt) for e in adds]
-        parts = [d for v in values if (d := data_of(v)) is not None]
+        found = [(n, d) for n, v in (_added(facts, e) for e in adds) if (d := data_of(v)) is not None]
+        parts = [d for _, d in found]
         if not parts or any(p.form == "str" for p in parts):
             continue
-        aggs = {p.agg for p in parts}
+        aggs = {relation(facts, known.loader, known.frame, n, d.agg) if known.training else d.agg for n, d in found}
         agg = aggs.pop() if len(aggs) == 1 else "other"
         tensor = any(p.form == "tensor" for p in parts)
         read = read_after(known, target, inside)
@@ -111,6 +112,7 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 # hits += (out > 0).sum(0) may be a number for each class
                 _fresh(facts, known, target) and not (agg == "sample" and tensor),
                 read,
+                tuple(n for n, _ in found),
             )
         )
 
@@ -128,9 +130,13 @@ def _adds_to_itself(stmt: cst.Assign) -> bool:
     )
 
 
-def _added(facts: Facts, stmt: cst.CSTNode) -> Value:
-    value = getattr(stmt, "value", None)
-    return facts.flow.values.get(value.right, ()) if isinstance(value, cst.BinaryOperation) else ()
+def _added(facts: Facts, event: Event) -> tuple[cst.BaseExpression, Value]:
+    """`x` of `total += x` and of `total = total + x`."""
+    if isinstance(event.node, cst.AugAssign):
+        return event.node.value, event.value
+    assert isinstance(event.stmt, cst.Assign)
+    assert isinstance(event.stmt.value, cst.BinaryOperation)
+    return event.stmt.value.right, facts.flow.values.get(event.stmt.value.right, ())
 
 
 def _is_number(facts: Facts, value: cst.BaseExpression) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.batchsize import is_given
 from ddpify.facts.contents import origins
 from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.roles import expression_for
@@ -18,7 +19,7 @@ from ddpify.source import walk
 
 def denominators(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
     """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""
-    targets = {a.target for a in sums}
+    targets = {a.target for a in sums if not _of_all(facts, loop, a.added)}
     end = loop.source.span(loop.node.body).end
     world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
     for node in walk(loop.frame.node):
@@ -36,7 +37,16 @@ def denominators(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iter
             continue
         if any(isinstance(n, cst.Name) and n.value in targets for n in walk(divisor)):
             continue
+        if _of_all(facts, loop, [divisor]):
+            continue
         yield from _divisor(facts, loop, divisor, world)
+
+
+def _of_all(facts: Facts, loop: LoopFacts, nodes: Iterable[cst.BaseExpression]) -> bool:
+    """`hits / args.batch_size`, `len(loader) * args.batch_size`, where that is the size for all ranks together."""
+    if facts.global_batch != "keep" or not isinstance(loop.loader, Loader):
+        return False
+    return any(is_given(facts, loop.loader, loop.frame, n) for node in nodes for n in (node, *walk(node)))
 
 
 def _divisor(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: str) -> Iterator[Edit]:

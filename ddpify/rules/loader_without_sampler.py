@@ -15,6 +15,7 @@ from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.facts.values import FromBatch, Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._global_batch import divided
 from ddpify.source import Source, walk
 
 
@@ -30,7 +31,7 @@ class LoaderWithoutSampler(Rule):
     ## Edit
     `sampler=DistributedSampler(dataset)`; `shuffle` moves into the sampler, because a loader may not have both. A
     loader that drops its last batch gets a sampler that drops, too. The number in `batch_size` stays and is per
-    process; `--global-batch keep` divides it.
+    process; `--global-batch keep` divides it, and asks when it runs whether that can be done.
 
     ## When not
     A custom sampler, a batch sampler or a stream is refused: what they draw would change.
@@ -126,7 +127,7 @@ class LoaderWithoutSampler(Rule):
                 )
             else:
                 yield self.shard(facts, known)
-                if facts.global_batch == "keep" and known.batch_size is None:
+                if facts.global_batch == "keep" and not divided(facts, known):
                     yield self.finding(
                         known.source,
                         known.call,
@@ -203,8 +204,8 @@ class LoaderWithoutSampler(Rule):
         edits.extend(self.lengths(facts, known))
         if known.drop_last:
             edits.extend(self.check_steps(facts, known))
-        if facts.global_batch == "keep" and known.batch_size is not None:
-            edits.extend(self.divide_batch(facts, known, known.batch_size))
+        if facts.global_batch == "keep":
+            edits.extend(divided(facts, known))
         moved = "shuffling moves into the sampler" if known.shuffles is not False else "the order stays"
         return self.finding(
             source,
@@ -246,12 +247,6 @@ class LoaderWithoutSampler(Rule):
         unit = "    "
         text = 'raise ValueError("fewer samples per process than one batch: no training step would be made")'
         return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
-
-    def divide_batch(self, facts: Facts, known: LoaderFacts, size: cst.BaseExpression) -> list[Edit]:
-        code, world = known.source.code(size), f"{facts.names_of(known.source)['dist']}.get_world_size()"
-        simple = isinstance(size, (cst.Name, cst.Attribute, cst.Integer, cst.Call, cst.Subscript))
-        text = f"{code} // {world}" if simple else f"({code}) // {world}"
-        return [Replace(known.source, size, text), AddImport(known.source, "dist")]
 
 
 def _divides(source: Source, part: cst.Attribute) -> bool:

@@ -77,9 +77,11 @@ class ProgressOfOneRank(Rule):
             done.add(id(loop.node))
             for node in walk(loop.node.body):
                 if isinstance(node, cst.BinaryOperation) and self.counts(facts, loop, node):
-                    before, after = ("", "") if isinstance(node.operator, cst.Multiply) or node.lpar else ("(", ")")
+                    counted = self.one_ranks_part(facts, node)
+                    whole = isinstance(counted, cst.BinaryOperation) and isinstance(counted.operator, cst.Add)
+                    before, after = ("(", ")") if whole and not counted.lpar else ("", "")
                     world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
-                    edit = Surround(loop.source, node, before, after + world)
+                    edit = Surround(loop.source, counted, before, after + world)
                     yield self.finding(
                         loop.source,
                         node,
@@ -98,6 +100,15 @@ class ProgressOfOneRank(Rule):
                 return False
             return self.times_index(facts, loop, left) and not self.counts(facts, loop, left)
         return isinstance(node.operator, cst.Multiply) and self.counts_whole(facts, loop, node)
+
+    def one_ranks_part(self, facts: Facts, node: cst.BinaryOperation) -> cst.BaseExpression:
+        """What counts one rank's samples: with a batch size that all ranks share, only the last batch of `i * size`."""
+        left = node.left
+        if facts.global_batch != "keep" or not isinstance(node.operator, cst.Add):
+            return node
+        sides = (left.left, left.right) if isinstance(left, cst.BinaryOperation) else ()
+        own = [d for s in sides if (d := data_of(facts.flow.values.get(s, ()))) is not None and d.agg == "size"]
+        return node if own or any(self.is_batch_size(facts, s) for s in sides) else node.right
 
     def times_index(self, facts: Facts, loop: LoopFacts, node: cst.BaseExpression) -> bool:
         """`i * anything`"""

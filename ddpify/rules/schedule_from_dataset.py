@@ -24,7 +24,8 @@ class ScheduleFromDataset(Rule):
     With N ranks each makes one N-th of these steps: a warm-up lasts N times as long, a decay never ends.
 
     ## When not
-    `len(loader)` of the sharded loader is the number of steps that a rank makes: such a schedule needs no change.
+    With `--global-batch keep` a rank makes as many steps as one process did. `len(loader)` of the sharded loader is the
+    number of steps that a rank makes: such a schedule needs no change.
     """
 
     code = "DDP507"
@@ -52,8 +53,8 @@ class ScheduleFromDataset(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting:
-            return
+        if not facts.converting or facts.global_batch == "keep":
+            return  # as many steps as before
         for e in facts.flow.log.of("external"):
             if role_of(e.name) != "scheduler" or not isinstance(e.node, cst.Call) or e.seq >= facts.flow.main_end:
                 continue

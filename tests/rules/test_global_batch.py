@@ -8,6 +8,7 @@ import pytest
 
 from ddpify.convert import Conversion, convert_source
 from ddpify.source import Source
+from tests.ranks import Job, run_batch
 
 SCRIPT = """
 import torch
@@ -35,9 +36,10 @@ def kept(arguments: str, loss: str = "net(x).mean()") -> Conversion:
 @pytest.mark.parametrize(
     ("arguments", "divided"),
     [
-        ("data, batch_size=8, shuffle=True", "batch_size=8 // dist.get_world_size()"),
-        ("data, size, True", "DataLoader(data, size // dist.get_world_size(), "),
-        ("data, batch_size=size + 8", "batch_size=(size + 8) // dist.get_world_size()"),
+        ("data, batch_size=8, shuffle=True", "batch_size=per_process(8)"),
+        ("data, size, True", "DataLoader(data, per_process(size), "),
+        ("data, batch_size=size + 8", "batch_size=per_process(size + 8)"),
+        ("data, **options", 'options = {"batch_size": per_process(8), "shuffle": True}'),
     ],
 )
 def test_the_number_is_divided(arguments: str, divided: str) -> None:
@@ -47,8 +49,8 @@ def test_the_number_is_divided(arguments: str, divided: str) -> None:
 
 
 def test_a_number_that_stands_elsewhere_is_left() -> None:
-    found = kept("data, **options")
-    assert "// dist.get_world_size()" not in found.text
+    found = kept("data, shuffle=True, **dict(batch_size=options['batch_size'])")
+    assert "per_process" not in found.text
     assert [f.message for f in found.plan.left] == [
         "the batch size of this loader does not stand in its call, so it was not divided"
     ]
@@ -56,3 +58,26 @@ def test_a_number_that_stands_elsewhere_is_left() -> None:
 
 def test_a_sum_is_multiplied() -> None:
     assert "(net(x).sum() * dist.get_world_size()).backward()" in kept("data, batch_size=8", "net(x).sum()").text
+
+
+def test_the_number_of_an_evaluation_stays() -> None:
+    text = SCRIPT.format(arguments="data, batch_size=8", loss="net(x).mean()")
+    both = """loaders = {x: DataLoader(data, batch_size=8, shuffle=x == "fit") for x in ["fit", "check"]}"""
+    text = text.replace("loader = DataLoader(data, batch_size=8)", both).replace("in loader:", 'in loaders["fit"]:')
+    text += """
+    hits = 0
+    for (x,) in loaders["check"]:
+        hits += (net(x) > 0).sum().item()
+    print(hits)
+"""
+    found = convert_source(Source(Path("nowhere", "before.py"), text.encode()), global_batch="keep")
+    assert "batch_size=per_process(8) if x == 'fit' else 8" in found.text.replace('"', "'")
+
+
+@pytest.mark.torchrun
+def test_a_batch_that_cannot_be_divided_ends_the_run_with_both_numbers(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(kept("data, batch_size=9").text)
+    result = run_batch([Job(script, world=2, cwd=tmp_path)])[0]
+    assert not result.ok
+    assert "ValueError: a batch of 9 cannot be divided among 2 processes" in result.ranks[0].stderr

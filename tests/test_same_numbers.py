@@ -1,0 +1,313 @@
+"""Conversions with `--global-batch keep` have the original's numbers on any number of ranks; damaged ones do not.
+
+What is compared, and with what, is in tests/numbers.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+
+from tests.numbers import Pair, Shape, Texts, Wanted, changed, differences, run_pairs
+
+pytestmark = pytest.mark.torchrun
+SHAPES = (
+    Shape("accumulated_amp_onecycle", doubled=(("BATCH = 2, 3, 6", "BATCH = 2, 3, 12"),)),
+    Shape("accumulated_carried_over", doubled=(("default=6", "default=12"),)),
+    Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
+    Shape("meters_and_patience"),
+    Shape("per_class_counts"),
+    Shape("scaled_sums", doubled=(("default=6", "default=12"),)),
+    Shape("sums_by_hand", own="^  .* of "),
+    Shape("tiny_evaluation"),
+    Shape("accelerator_flag_kwargs", own="loss: "),
+    Shape("argparse_functions", (("default=16", "default=12"),), own=r"^epoch \d+: "),
+    Shape("average_meter", (("default=20", "default=12"),), own=r"^epoch \["),
+    Shape("averaged_weights", (("get_loaders(5)", "get_loaders(6)"),)),
+    Shape("best_file_and_hparams", (("batch_size=10", "batch_size=12"),)),
+    Shape("best_weights_in_memory", (('"batch": 9', '"batch": 6'),)),
+    Shape("checkpoint_helpers", (("batch_size=16", "batch_size=12"),)),
+    Shape("click_commands", (("default=16", "default=12"),), padded="^epoch"),
+    Shape("click_pulses", args=("--epochs", "2", "-b", "12")),
+    Shape("collected_predictions", (("batch_size=16", "batch_size=12"), ("[1.0, 1.2, 0.9]", "[1.0, 1.0, 1.0]"))),
+    Shape("crlf", (("BATCH_SIZE = 9", "BATCH_SIZE = 6"),)),
+    Shape("device_string_cuda0", (("batch_size = 25", "batch_size = 24"),), own="step"),
+    Shape("distilled_student", (("BATCH = 10", "BATCH = 12"),)),
+    Shape("early_stopping_module"),
+    Shape("engine_and_networks", (("default=8", "default=6"),), own=r"^Epoch: \[", padded="^val"),
+    Shape("exit_status"),
+    Shape("folds_by_index"),
+    Shape("generator_batches", (("default=7", "default=6"),)),
+    Shape("inline_evaluation_csv", (("batch_size=10", "batch_size=12"),), own="^  loss"),
+    Shape("interrupted_and_resumed", (("batch_size=16", "batch_size=12"),)),
+    Shape("language_model_methods", (("batch_size=10", "batch_size=12"),)),
+    Shape("latin1_coding_line"),
+    Shape("lbfgs_closure"),
+    Shape("loader_factory_flag"),
+    Shape("made_in_one_statement", (("batch_size=8", "batch_size=6"),)),
+    Shape("main_guard_only", (("batch_size = 16", "batch_size = 12"),)),
+    Shape("module_level_no_device", (("batch_size=8", "batch_size=6"),), own="^Loss at step"),
+    Shape("module_trains_itself", (("batch_size=10", "batch_size=12"),), padded="train"),
+    Shape("names_that_mean_nothing", (("batch_size=7", "batch_size=6"),), padded="loss"),
+    Shape("notebook_export", (("batch_size = 16", "batch_size = 12"),), padded="^Runde"),
+    Shape("optimizers_compared", (("BATCH_SIZE = 8", "BATCH_SIZE = 6"),), own="."),
+    Shape("options_class", own="loss"),
+    Shape("package_of_tools", (("BATCH = 9", "BATCH = 6"),)),
+    Shape("phases_dict", (("batch_size=4", "batch_size=6"),)),
+    Shape(
+        "plateau_early_stopping",
+        (("default=16", "default=12"),),
+        padded="^epoch",
+        args=("--epochs", "4", "--lr", "0.05"),
+    ),
+    Shape("rates_tried", (("batch_size=8, shuffle=True", "batch_size=6, shuffle=True"),)),
+    Shape("resume_checkpoint", (("default=16", "default=12"),)),
+    Shape("rotating_checkpoints", (("default=8", "default=6"),)),
+    Shape("running_loss_every_k", (("batch_size=4", "batch_size=6"),), own="^epoch .*batch"),
+    Shape("spawned_workers", (("BATCH = 9", "BATCH = 6"),)),
+    Shape("subcommands_interrupted"),
+    Shape("tabs_and_semicolons", (("BATCH = 10", "BATCH = 12"),), padded="^Epoch"),
+    Shape("tensor_accumulators", (("BATCH = 16", "BATCH = 12"),)),
+    Shape("trainer_class_json_log"),
+    Shape("trainer_every_n_steps", (("batch_size=8", "batch_size=6"),)),
+    Shape("two_calls", (("batch_size=15, shuffle=True", "batch_size=12, shuffle=True"),)),
+    Shape(
+        "vae_sum_loss",
+        (("default=16", "default=12"), ("torch.randn_like(logvar)", "torch.ones_like(logvar)")),
+        own="^Train",
+        padded="average loss",
+    ),
+)
+
+#: run in `make test`, on two ranks; the others, and one and three ranks, in `make test-all`
+CORE = tuple(s for s in SHAPES if s.case is None or s.name in ("argparse_functions", "phases_dict", "vae_sum_loss"))
+
+
+def _each(shapes: Iterable[Shape]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("shape", [pytest.param(s, id=s.name) for s in shapes])
+
+
+class Pairs:
+    """Compared runs; all shapes that any test asks for are run at once, when the first of a world is asked for."""
+
+    def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
+        calls = [getattr(item, "callspec", None) for item in request.session.items]
+        self.asked = [(c.params["shape"], c.params.get("world", 2)) for c in calls if c and "shape" in c.params]
+        self.factory = factory
+        self.done: dict[int, dict[str, Pair]] = {}
+
+    def of(self, shape: Shape, world: int) -> Pair:
+        if world not in self.done:
+            wanted = [Wanted(s, world, s.converted, s.original) for s, w in dict.fromkeys(self.asked) if w == world]
+            pairs = run_pairs(self.factory.mktemp(f"world{world}"), wanted)
+            self.done[world] = {p.wanted.shape.name: p for p in pairs}
+        return self.done[world][shape.name]
+
+
+@pytest.fixture(scope="module")
+def pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pairs:
+    return Pairs(request, tmp_path_factory)
+
+
+@_each(CORE)
+def test_two_ranks_have_the_numbers_of_one_process(shape: Shape, pairs: Pairs) -> None:
+    assert not (found := differences(pairs.of(shape, 2))), "\n".join(found)
+
+
+@pytest.mark.slow
+@_each(s for s in SHAPES if s not in CORE)
+def test_all_on_two_ranks(shape: Shape, pairs: Pairs) -> None:
+    assert not (found := differences(pairs.of(shape, 2))), "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [1, 3])
+@_each(SHAPES)
+def test_other_worlds(shape: Shape, world: int, pairs: Pairs) -> None:
+    assert not (found := differences(pairs.of(shape, world))), "\n".join(found)
+
+
+@pytest.fixture(scope="module")
+def scaled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    shapes = [s for s in SHAPES if s.doubled]
+    wanted = [Wanted(s, 2, s.conversion("scale"), changed(s.original, s.doubled)) for s in shapes]
+    return {p.wanted.shape.name: p for p in run_pairs(tmp_path_factory.mktemp("scaled"), wanted)}
+
+
+@_each(s for s in SHAPES if s.doubled)
+def test_two_ranks_have_the_numbers_of_a_batch_twice_as_large(shape: Shape, scaled: dict[str, Pair]) -> None:
+    assert not (found := differences(scaled[shape.name])), "\n".join(found)
+
+
+# ---- the comparison can fail ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A silent error that is put into a conversion, and a pattern of what tells it from the original."""
+
+    error: str
+    name: str
+    changes: tuple[tuple[str, str], ...]
+    seen: str
+
+    @property
+    def shape(self) -> Shape:
+        return next(s for s in SHAPES if s.name == self.name)
+
+    @property
+    def texts(self) -> Texts:
+        return changed(self.shape.converted, self.changes)
+
+
+_LOSSES = r"backward \d+: .* and not"
+DAMAGES = (
+    Damage(
+        "a count is one shard's",
+        "accumulated_amp_onecycle",
+        (("        [correct] = all_reduce_sum(correct)\n", ""),),
+        r"right \d+/22, .* and not",
+    ),
+    Damage(
+        "a training loss is one shard's",
+        "accumulated_amp_onecycle",
+        (("    [total] = all_reduce_mean(total)\n", ""),),
+        "loss .* and not",
+    ),
+    Damage(
+        "a mean is added up",
+        "accumulated_amp_onecycle",
+        (("[total] = all_reduce_mean(total)", "[total] = all_reduce_sum(total)"),),
+        "loss .* and not",
+    ),
+    Damage(
+        "a count becomes a float",
+        "accumulated_amp_onecycle",
+        (("return [s if f else int(s) for", "return [s for"),),
+        r"right \d+\.0/22",
+    ),
+    Damage(
+        "the evaluation counts padding",
+        "tiny_evaluation",
+        (
+            (
+                "sampler=range(dist.get_rank(), len(val_set_2), dist.get_world_size())",
+                "sampler=DistributedSampler(val_set_2, shuffle=False)",
+            ),
+        ),
+        "test .* and not",
+    ),
+    Damage(
+        "a sum of batch means is divided by one rank's number of batches",
+        "inline_evaluation_csv",
+        (
+            (", batches = all_reduce_sum", ", batches = *all_reduce_sum"),
+            ("correct, len(valid_dataloader))", "correct), len(valid_dataloader)"),
+        ),
+        "mean loss .* and not",
+    ),
+    Damage(
+        "an evaluation by batch deals samples",
+        "inline_evaluation_csv",
+        (
+            (
+                "batch_sampler=val_batches",
+                "batch_size=12, sampler=range(dist.get_rank(), len(valid_data), dist.get_world_size())",
+            ),
+        ),
+        "mean loss .* and not",
+    ),
+    Damage(
+        "each rank draws a split of its own",
+        "made_in_one_statement",
+        (("order = torch.randperm(count)", "order = torch.randperm(count).roll(dist.get_rank())"),),
+        "held out points' and not",
+    ),
+    Damage(
+        "set_epoch is forgotten",
+        "sums_by_hand",
+        (("    train_loader.sampler.set_epoch(epoch)\n", ""),),
+        "the same order in each epoch",
+    ),
+    Damage(
+        "every rank reads the whole set",
+        "sums_by_hand",
+        (
+            ("sampler=DistributedSampler(train_set)", "shuffle=True"),
+            ("    train_loader.sampler.set_epoch(epoch)\n", ""),
+            ("len(train_loader.sampler) * dist.get_world_size()", "len(train_set)"),
+        ),
+        r"pass 0: \d+ steps and not",
+    ),
+    Damage(
+        "a sum is averaged",
+        "sums_by_hand",
+        (("(loss * dist.get_world_size()).backward()", "loss.backward()"),),
+        _LOSSES,
+    ),
+    Damage(
+        "the batch is not divided",
+        "sums_by_hand",
+        (("batch_size=per_process(batch_size)", "batch_size=batch_size"),),
+        "steps and not",
+    ),
+    Damage(
+        "the model is not wrapped",
+        "sums_by_hand",
+        (("net = DDP(net)\n", ""), ("net.module(", "net(")),
+        _LOSSES,
+    ),
+    Damage(
+        "the loss goes by the wrapper's module",
+        "sums_by_hand",
+        (("F.cross_entropy(net(a), b, reduction", "F.cross_entropy(net.module(a), b, reduction"),),
+        _LOSSES,
+    ),
+    Damage(
+        "the remainder of the accumulation makes no step",
+        "accumulated_amp_onecycle",
+        ((" or i + 1 == len(train_loader)", ""),),
+        _LOSSES,
+    ),
+    Damage(
+        "a schedule counts one process's steps",
+        "accumulated_carried_over",
+        (("args.epochs * len(train_loader) //", "args.epochs * dist.get_world_size() * len(train_loader) //"),),
+        "lr .* and not",
+    ),
+    Damage(
+        "rank 0 alone steps the schedule",
+        "accumulated_carried_over",
+        (("            scheduler.step()", "            if is_main_process():\n                scheduler.step()"),),
+        _LOSSES,
+    ),
+    Damage(
+        "the sampler pads where the loader drops",
+        "dropped_batches",
+        (("DistributedSampler(train_set, drop_last=True)", "DistributedSampler(train_set)"),),
+        "8 steps and not 7",
+    ),
+    Damage(
+        "one rank stops early by its own loss",
+        "best_weights_in_memory",
+        (("        squared, count = all_reduce_sum(squared, count)\n", ""),),
+        "and not|Connection|backward passes",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def damaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    asked = [c.params["damage"] for c in calls if c and "damage" in c.params]
+    wanted = [Wanted(d.shape, 2, d.texts, d.shape.original, str(number)) for number, d in enumerate(asked)]
+    return dict(zip((d.error for d in asked), run_pairs(tmp_path_factory.mktemp("damaged"), wanted), strict=True))
+
+
+@pytest.mark.parametrize("damage", [pytest.param(d, id=d.error.replace(" ", "-")) for d in DAMAGES])
+def test_a_silent_error_is_seen(damage: Damage, damaged: dict[str, Pair]) -> None:
+    found = differences(damaged[damage.error])
+    assert any(re.search(damage.seen, line) for line in found), found
