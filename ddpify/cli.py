@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 
 from ddpify import __version__
 from ddpify.errors import DdpifyError
-from ddpify.group import CANNOT, ScriptOrCommand, debug, failed, is_debug, options, say
+from ddpify.group import ScriptOrCommand, debug, is_debug, options, say
 from ddpify.watch import Launch, render
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ _launch = options(
     click.option("--max-steps", type=click.IntRange(1), metavar="N", help="End the run after N optimizer steps."),
 )
 _path = click.Path(path_type=Path)
+
+
+def _split(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """`--select DDP301,DDP302`"""
+    return tuple(code for text in value for code in text.split(",") if code.strip())
+
+
 _STANDARD = Path("-")
 
 
@@ -236,34 +244,44 @@ def verify(ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str
     ctx.exit(DONE if report.ok else LEFT)
 
 
+def _codes(name: str, said: str) -> Callable[[Any], Any]:
+    return click.option(name, multiple=True, metavar="CODES", callback=_split, help=said)
+
+
 @cli.command()
 @click.argument("paths", nargs=-1, type=_path)
+@_codes("--select", "Report these rules only: codes (DDP401), their beginnings (DDP4) or names.")
+@_codes("--ignore", "Do not report these.")
+@_codes("--extend-select", "Report these too.")
+@click.option("--fix", is_flag=True, help="Mend what can be mended without changing files or results of the script.")
+@click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: mend the rest that can be mended too.")
+@click.option("--diff", is_flag=True, help="Show what --fix would do (exit code 1 where it would do something).")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "sarif", "github", "junit"]),
+    default="text",
+    help="How to report (text).",
+)
+@click.option("--statistics", is_flag=True, help="Count the problems of each rule.")
+@click.option(
+    "--stdin-filename", type=_path, metavar="FILE", help="The name of what comes by standard input (PATHS -)."
+)
+@click.option("--baseline", type=_path, metavar="FILE", help="Report only what FILE does not know.")
+@click.option("--write-baseline", is_flag=True, help="Write what is found to the baseline (ddpify-baseline.json).")
+@click.option("--jobs", type=click.IntRange(0), default=0, metavar="N", help="Number of processes (one per CPU).")
 @debug
 @click.pass_context
-def lint(ctx: click.Context, paths: tuple[Path, ...]) -> None:
+def lint(ctx: click.Context, /, **asked: Any) -> None:
     """Report DistributedDataParallel pitfalls in PATHS.
 
-    PATHS are scripts, or folders of them; without any, this folder.
+    PATHS are scripts, or folders of them; without any, this folder. `# ddpify: ignore[DDP401]` behind a line silences
+    it, `# ddpify: ignore-file[DDP401]` a file; `ddpify explain lint` tells of the settings in pyproject.toml.
     """
-    from ddpify.files import python_files, read_torch
-    from ddpify.lint import lint_source
-    from ddpify.report import finding_line, found_line
+    from ddpify.linting.command import Request
+    from ddpify.linting.command import lint as run
 
-    found, unread, files = [], 0, 0
-    for path in python_files(paths or (Path(),)):
-        files += 1
-        try:
-            source = read_torch(path)
-            findings = lint_source(source, debug=is_debug(ctx)) if source is not None else []
-        except Exception as error:
-            unread += 1
-            failed(error, debug=is_debug(ctx), where=f"{path}: ")
-            continue
-        for finding in findings:
-            click.echo(finding_line(finding, path))
-        found.extend(findings)
-    say(found_line(found, files, unread))
-    ctx.exit(CANNOT if unread else LEFT if any(f.severity.value != "info" for f in found) else DONE)
+    ctx.exit(run(Request(debug=is_debug(ctx), **asked)))
 
 
 @cli.command()

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import Refused
 from ddpify.facts import Facts, collect
-from ddpify.helpers import NEEDS, Names, canonical_names, helper
+from ddpify.helpers import NEEDS, Names, canonical_names, helper, names_for
 from ddpify.import_block import add_import, import_run, top_of
 from ddpify.lint import lint_source
 from ddpify.plan import Plan, make_plan
@@ -53,11 +53,11 @@ class Conversion:
 
     def diff(self, to: str = "") -> str:
         """A unified diff from the input to the result, the entry first."""
-        parts = [_diff(self.source.text, self.text, str(self.source.path), to or str(self.source.path))]
+        parts = [text_diff(self.source.text, self.text, str(self.source.path), to or str(self.source.path))]
         for path, changed in self.files.items():
             before = changed.source.text if changed.source is not None else ""
             name = str(changed.source.path) if changed.source is not None else "/dev/null"
-            parts.append(_diff(before, changed.text, name, str(path)))
+            parts.append(text_diff(before, changed.text, name, str(path)))
         return "".join(parts)
 
 
@@ -73,7 +73,8 @@ class Changed:
         return self.source.encode(self.text) if self.source is not None else self.text.encode()
 
 
-def _diff(one: str, two: str, name_one: str, name_two: str) -> str:
+def text_diff(one: str, two: str, name_one: str, name_two: str) -> str:
+    """A unified diff."""
     lines = difflib.unified_diff(lines_of(one), lines_of(two), name_one, name_two)
     return "".join(line if line.endswith(("\n", "\r")) else line + "\n\\ No newline at end of file\n" for line in lines)
 
@@ -136,6 +137,15 @@ def rewrite(source: Source, plan: Plan, facts: Facts, changed: list[Source], suf
     text = rewriter.apply(edits)
     check_repointed(facts.project, source, text, changed)
     return text
+
+
+def with_edits(source: Source, edits: Sequence[Edit]) -> str:
+    """Edits that need no helper applied to one file, the imports that they ask for included."""
+    rewriter, names, run = Rewriter(source), names_for(source), import_run(source)
+    asked = {e.line for e in edits if isinstance(e, AddImport)}
+    for line in sorted(names.missing[k] for k in asked if k in names.missing):
+        add_import(rewriter, run, line)
+    return rewriter.apply([e for e in edits if e.source is source])
 
 
 def shared_helpers(facts: Facts, plan: Plan) -> str | None:

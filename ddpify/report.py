@@ -215,21 +215,6 @@ def takes_arguments(conversion: Conversion) -> bool:
     )
 
 
-def finding_line(finding: Finding, path: Path) -> str:
-    """A finding of lint: `train.py:12:5: DDP301 error message`."""
-    span = finding.span
-    severity = click.style(finding.severity.value, fg=_COLOURS[finding.severity])
-    return f"{path}:{span.line}:{span.column + 1}: {finding.code} {severity} {finding.message}"
-
-
-def found_line(findings: Sequence[Finding], files: int, unread: int) -> str:
-    """`found 3 (2 errors, 1 info) in 14 files`."""
-    kinds = [_count(number, kind.value) for kind in Severity if (number := sum(f.severity is kind for f in findings))]
-    which = f" ({', '.join(kinds)})" if kinds else ""
-    unreadable = f", {unread} of them not checked" if unread else ""
-    return f"found {len(findings)}{which} in {_count(files, 'file')}{unreadable}"
-
-
 def rules_table(rules: Iterable[Any]) -> Iterator[str]:
     """A line per rule: code, severity, name, title."""
     listed = list(rules)

@@ -39,7 +39,7 @@ def pyproject() -> dict[str, Any]:
 def test_a_module_holds_one_rule(name: str) -> None:
     module = f"{rules.__name__}.{name}"
     (rule,) = [r for r in all_rules() if r.__module__ == module]
-    assert re.fullmatch(r"DDP[1-9]\d\d", rule.code)
+    assert re.fullmatch(r"DDP\d{3}", rule.code)
     assert rule.__name__.lower() == name.replace("_", "")
 
 
@@ -55,7 +55,7 @@ def test_a_rule_is_documented(rule: type[Rule]) -> None:
     assert first.endswith(".")
     assert len(first) > 10
     sections = rule.sections()
-    for heading in ("What it does", "Why is this bad?"):
+    for heading in ("What it does", "Why is this bad?", "Fix"):
         assert sections.get(heading), f"no text under `## {heading}`"
     assert rule.good or rule.bad or rule.converts
     assert all(url.startswith("https://") for url in rule.references)
@@ -118,11 +118,14 @@ def test_both_lists_of_development_packages_agree() -> None:
 
 def test_pre_commit_hook_names_a_command() -> None:
     text = (ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
-    fields = dict(re.findall(r"^[- ] (\w+): (.+)$", text, re.MULTILINE))
-    assert (fields["id"], fields["language"]) == ("ddpify-lint", "python")
-    program, command = fields["entry"].split()
-    assert program in pyproject()["project"]["scripts"]
-    assert command in cli.commands
+    hooks = [
+        dict(re.findall(r"^[- ] (\w+): (.+)$", part, re.MULTILINE)) for part in re.split(r"^(?=- )", text, flags=re.M)
+    ]
+    assert [(h["id"], h["language"]) for h in hooks if h] == [("ddpify-lint", "python"), ("ddpify-fix", "python")]
+    for hook in filter(None, hooks):
+        program, command, *options = hook["entry"].split()
+        assert program in pyproject()["project"]["scripts"]
+        assert {o for p in cli.commands[command].params for o in p.opts} >= set(options)
 
 
 def test_public_names() -> None:

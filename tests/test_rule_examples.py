@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from ddpify.convert import convert_source
-from ddpify.lint import lint_source
-from ddpify.rules import Rule, Severity, all_rules
+from ddpify.linting.check import Task, check
+from ddpify.linting.problem import Problem
+from ddpify.linting.settings import Settings
+from ddpify.rules import Rule, all_rules
 from ddpify.rules._base import Bad, Converts, Good, example
 from ddpify.source import Source
 
@@ -27,9 +29,13 @@ def source_of(code: str) -> Source:
     return Source(Path("train.py"), code.encode())
 
 
+def linted(code: str) -> list[Problem]:
+    return check(source_of(example(code)), "train.py", Task(Settings())).problems
+
+
 @pytest.mark.parametrize(("rule", "case"), cases("bad"))
 def test_bad_is_reported(rule: type[Rule], case: Bad) -> None:
-    found = [f for f in lint_source(source_of(example(case.code))) if f.severity is not Severity.INFO]
+    found = [f for f in linted(case.code) if f.severity != "info"]
     assert {f.code for f in found} == {rule.code}, [f.message for f in found]
     for finding in found:
         assert finding.message
@@ -38,7 +44,7 @@ def test_bad_is_reported(rule: type[Rule], case: Bad) -> None:
 
 @pytest.mark.parametrize(("rule", "case"), cases("good"))
 def test_good_is_not_reported(rule: type[Rule], case: Good) -> None:
-    found = lint_source(source_of(example(case.code)))
+    found = linted(case.code)
     assert rule.code not in {f.code for f in found}, [f.message for f in found]
 
 

@@ -45,6 +45,8 @@ class Finding:
     refuse: bool = False
     #: a remark for the report that asks nothing of the user
     note: bool = False
+    #: lint: the edit changes what the script writes or when its ranks meet, so that the user has to want it
+    unsafe: bool = False
 
     @property
     def span(self) -> Span:
@@ -98,10 +100,10 @@ class Rule:
         refuse: bool = False,
         note: bool = False,
         severity: Severity | None = None,
+        unsafe: bool = False,
     ) -> Finding:
-        return Finding(
-            self.code, source, node, message, severity or self.severity, tuple(edits), reason, left, refuse, note
-        )
+        weight = severity or self.severity
+        return Finding(self.code, source, node, message, weight, tuple(edits), reason, left, refuse, note, unsafe)
 
     @classmethod
     def name(cls) -> str:

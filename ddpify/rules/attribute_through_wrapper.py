@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.methods import SURFACE
@@ -63,6 +65,9 @@ class AttributeThroughWrapper(Rule):
     ## Why is this bad?
     The wrapper does not have the module's attributes: a read raises AttributeError, a write is silently lost, `hasattr`
     and `isinstance` answer for the wrapper, copies and pickles keep `module.` in their keys.
+
+    ## Fix
+    Ask the module inside: `model.module.attribute`.
 
     ## Edit
     `.module` behind the name, or at the call that hands the model to a function that does not train it.
@@ -165,7 +170,16 @@ class AttributeThroughWrapper(Rule):
                     if lost
                     else "is asked of the DDP wrapper, which does not have it"
                 )
-                yield self.finding(facts.source, e.node, f"`{code}` {why}")
+                edits = self.unwrapped(facts, e.node)
+                yield self.finding(facts.source, e.node, f"`{code}` {why}", *edits)
+
+    def unwrapped(self, facts: Facts, node: cst.CSTNode) -> tuple[Edit, ...]:
+        """`ddp.module.tau`, where the name holds the wrapper and nothing else."""
+        if isinstance(node, cst.Attribute):
+            held = facts.flow.values.get(node.value, ())
+            if held and all(isinstance(o, Wrapped) for o in held):
+                return (Append(facts.source, node.value, ".module"),)
+        return ()
 
     def unknown(self, obj: Wrapped, name: str, lost: bool) -> bool:
         """nn.Module's own methods work on the wrapper too (their names gain `module.`), those of the class do not."""

@@ -25,6 +25,9 @@ class BatchesNotDealtOut(Rule):
     ## Why is this bad?
     Nothing in such a loop knows of ranks: N processes would do the same epoch N times.
 
+    ## Fix
+    Let each rank take every world_size-th batch: `batches[rank::world_size]`, as many on each.
+
     ## Edit
     `for i in share_of_rank(range(0, len(x), 32))`. Every rank makes as many steps; where the batches do not divide, the
     first ones come twice, as in a DistributedSampler. An order that is drawn at random is rank 0's. What is done every

@@ -27,6 +27,9 @@ class BuffersDifferAtEvaluation(Rule):
     Each rank's BatchNorm has seen its own batches, and DDP broadcasts rank 0's buffers only at the next training
     forward: between them the same sample gets different outputs on different ranks. Rank 0's are those that are saved.
 
+    ## Fix
+    Broadcast the buffers from rank 0 before the evaluation: `for b in model.buffers(): dist.broadcast(b, src=0)`.
+
     ## Edit
     One broadcast before the evaluation, on every rank.
     """

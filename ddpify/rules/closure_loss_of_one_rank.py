@@ -24,6 +24,9 @@ class ClosureLossOfOneRank(Rule):
     LBFGS ends its iterations, and searches along a line, by that number. With losses of their own the ranks call the
     closure, and in it the backward, different numbers of times: the job hangs.
 
+    ## Fix
+    Return the loss averaged over the ranks from the closure.
+
     ## Edit
     `[mean_loss] = all_reduce_mean(loss.item())` before `return mean_loss`.
     """

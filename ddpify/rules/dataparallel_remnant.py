@@ -28,6 +28,9 @@ class DataparallelRemnant(Rule):
     One process drives one GPU under DDP: `DDP(DataParallel(model))` constructs without complaint, and its keys start
     with `module.module.`.
 
+    ## Fix
+    Take `nn.DataParallel` out: under DDP one process drives one GPU.
+
     ## Edit
     The module stands in the place of the call. `.module` stays where the name holds the DDP wrapper by then, and goes
     where it does not. Checkpoints lose `module.` from their keys: the report says so, and states that are loaded may

@@ -28,6 +28,9 @@ class DecisionOnOwnBatch(Rule):
     One rank stops and the others wait for it in the next backward: the job hangs. A learning rate that differs makes
     the replicas drift apart, silently.
 
+    ## Fix
+    Let all ranks decide alike: `dist.all_reduce(flag, op=dist.ReduceOp.MAX)` before the test.
+
     ## Edit
     Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch
     loop it is left for you: there all ranks have to agree before the backward of that batch.

@@ -25,6 +25,9 @@ class DeviceNotPerRank(Rule):
     ## Why is this bad?
     Every rank works on GPU 0: it runs out of memory, or tensors meet on different devices, and the other GPUs idle.
 
+    ## Fix
+    Name the GPU by the local rank: `torch.cuda.set_device(local_rank)` once, then `"cuda"`.
+
     ## Edit
     After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A
     call of `torch.cuda.set_device` goes, the set-up does it.

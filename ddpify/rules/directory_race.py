@@ -35,6 +35,10 @@ class DirectoryRace(Rule):
     directory that one rank removes takes the files of the others with it. A name with the time in it is another
     one on each rank.
 
+    ## Fix
+    Make it with `exist_ok=True`; let rank 0 alone remove and name, and send the name to the others with
+    `dist.broadcast_object_list`.
+
     ## Edit
     `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew;
     `broadcast_value(...)` around the expression that names it, so that every rank has rank 0's name.
@@ -143,7 +147,9 @@ class DirectoryRace(Rule):
         message = f"every rank makes the directory `{path}`; the second one finds it there"
         if not facts.converting:
             if facts.editable(source):
-                yield self.finding(source, call.node, message)
+                simple = anew is None and not any(a.star for a in call.node.args) and known != [True]
+                edits = self.accepting(facts, call, allowed) if simple else ()
+                yield self.finding(source, call.node, message, *edits)
             return
         if not facts.editable(source):
             yield from self.elsewhere(facts, call, message)

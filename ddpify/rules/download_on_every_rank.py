@@ -34,6 +34,9 @@ class DownloadOnEveryRank(Rule):
     The ranks of a node write the same files at once; one of them reads an archive that another one has only
     half written.
 
+    ## Fix
+    Let one process per node download (`if local_rank == 0:`), and the others wait at `dist.barrier()`.
+
     ## Edit
     `with main_process_first():` around the smallest statement, or around the `if not os.path.exists(...)` that
     it stands under: one process per node goes ahead, the others find the files. The statement itself stays.

@@ -24,6 +24,10 @@ class EvaluationNotExact(Rule):
     ## Why is this bad?
     A DistributedSampler repeats samples until every rank has as many, so that a metric depends on the number of GPUs.
 
+    ## Fix
+    Shard by hand, `Subset(dataset, range(rank, len(dataset), world_size))`, and reduce sums and counts once after
+    the loop.
+
     ## Edit
     `sampler=range(rank, len(dataset), world_size)`: every sample once, where the result is a sum over samples in any
     order. Otherwise every rank evaluates the whole set, which gives the original's numbers at the original's cost; the

@@ -21,6 +21,9 @@ class EvaluationThroughWrapper(Rule):
     The wrapper's forward may broadcast buffers: a collective that the other ranks do not join, or join with one of
     another place. It works by luck, or hangs.
 
+    ## Fix
+    Evaluate `model.module` on that rank, or evaluate on all ranks.
+
     ## Edit
     `evaluate(model.module, loader)`: inside the function the name holds the raw module, which runs no hidden
     collective, so that ranks may have different numbers of batches.

@@ -21,6 +21,10 @@ class ForwardBypassesWrapper(Rule):
     ## Why is this bad?
     Backward runs, nothing is reduced, every rank trains a model of its own, and nothing is said: the worst silent fault
     of DDP.
+
+    ## Fix
+    Call the wrapper itself; what is another method belongs into `forward`, or into a module around the model that
+    is wrapped in its place.
     """
 
     code = "DDP205"

@@ -29,6 +29,9 @@ class ListingOrder(Rule):
     A listing's order may differ from node to node, and the order of a set of strings differs from process to process:
     class 3 is another class on another rank, and a split by position mixes training and validation data.
 
+    ## Fix
+    Put `sorted(...)` around it.
+
     ## Edit
     `sorted(...)`: the same order everywhere.
     """
@@ -83,12 +86,11 @@ class ListingOrder(Rule):
             else:
                 edit = Surround(source, e.node.args[0].value, "sorted(", ")")
             code = source.code(e.node).split("\n")[0]
-            edits = (edit,) if facts.converting else ()
             yield self.finding(
                 source,
                 e.node,
                 f"the order of `{code}` may differ from rank to rank",
-                *edits,
+                edit,
                 reason="the same order on every rank",
             )
 

@@ -34,6 +34,9 @@ class LoadWithoutMapLocation(Rule):
     Tensors come back on the device they were saved from: every rank puts them on GPU 0, which runs out of
     memory while the others wait.
 
+    ## Fix
+    Give it `map_location="cpu"`, or the rank's own device.
+
     ## Edit
     `map_location=device` with the name that holds this rank's device there, else `map_location="cpu"`; data for
     a dataset and states of random generators stay on the CPU.
@@ -89,7 +92,7 @@ class LoadWithoutMapLocation(Rule):
             )
             if not facts.converting:
                 if facts.editable(call.source):
-                    yield self.finding(call.source, call.node, message)
+                    yield self.finding(call.source, call.node, message, self.given(call, given, '"cpu"'))
             elif not facts.editable(call.source):
                 if call.events:
                     yield self.finding(
@@ -99,13 +102,14 @@ class LoadWithoutMapLocation(Rule):
                         left='give it map_location="cpu"',
                     )
             else:
-                value = self.device(facts, call)
-                edit: Edit = (
-                    SetArgument(call.source, call.node, "map_location", value)
-                    if given is None
-                    else Replace(call.source, given, value)
-                )
+                edit = self.given(call, given, self.device(facts, call))
                 yield self.finding(call.source, call.node, message, edit, reason="each rank loads onto its own device")
+
+    def given(self, call: Outside, given: cst.BaseExpression | None, value: str) -> Edit:
+        """`map_location=value`"""
+        if given is None:
+            return SetArgument(call.source, call.node, "map_location", value)
+        return Replace(call.source, given, value)
 
     def uses_gpus(self, facts: Facts) -> bool:
         for source in facts.project.files():

@@ -28,6 +28,10 @@ class LoaderWithoutSampler(Rule):
     ## Why is this bad?
     A DataLoader knows nothing of ranks: N GPUs do the same epoch N times, and nothing is gained.
 
+    ## Fix
+    Give the loader `sampler=DistributedSampler(dataset)` in the place of `shuffle=True`, and call `set_epoch` in
+    every epoch.
+
     ## Edit
     `sampler=DistributedSampler(dataset)`; `shuffle` moves into the sampler, because a loader may not have both. A
     loader that drops its last batch gets a sampler that drops, too. The number in `batch_size` stays and is per
@@ -154,10 +158,13 @@ class LoaderWithoutSampler(Rule):
         loader = known.loader
         sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments
         if known.source is facts.source and not (sampled or known.problem or loader.unknown_splat):
+            edits = self.shard(facts, known).edits
             yield self.finding(
                 known.source,
                 known.call,
                 f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
+                *(edits if not any(isinstance(e, AddHelper) for e in edits) else ()),
+                unsafe=True,
             )
 
     def dataset(self, known: LoaderFacts) -> str:

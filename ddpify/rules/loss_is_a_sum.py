@@ -24,6 +24,9 @@ class LossIsASum(Rule):
     DDP divides the summed gradients by the world size. That is right for a mean; of a sum it makes the gradient of a
     batch one world-th of what one process gets from the same samples.
 
+    ## Fix
+    Use the mean over the batch, or multiply the loss by `dist.get_world_size()` and retune the learning rate.
+
     ## Edit
     `(loss * dist.get_world_size()).backward()`, with `--global-batch keep` only: with the batch size per process kept,
     the gradient's scale is that of the original's batch.

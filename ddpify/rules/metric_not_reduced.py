@@ -33,6 +33,10 @@ class MetricNotReduced(Rule):
     Each rank has seen its own shard: `correct / len(dataset)` is one world-th of the truth, and ranks that decide on
     numbers of their own stop at different epochs.
 
+    ## Fix
+    Add up sum and count over the ranks once behind the loop, `dist.all_reduce(torch.stack([total, count]))`, then
+    divide.
+
     ## Edit
     Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they
     are divided by is made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that

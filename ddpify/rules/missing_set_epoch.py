@@ -28,6 +28,9 @@ class MissingSetEpoch(Rule):
     The sampler's order depends on its epoch alone: without `set_epoch` each epoch repeats the first one's order and
     shards, silently.
 
+    ## Fix
+    Call `sampler.set_epoch(epoch)` first in every epoch, with an epoch that grows.
+
     ## Edit
     `loader.sampler.set_epoch(epoch)` is the first statement of the epoch loop, with the loop's own variable; `_` gets a
     name.
@@ -111,10 +114,12 @@ class MissingSetEpoch(Rule):
                 name = next(
                     (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
                 )
+                edits = next((f.edits for f in self.edit(facts, epoch)), ())
                 yield self.finding(
                     facts.source,
                     epoch.loop.node,
                     f"the sampler of `{name}` gets no set_epoch: every epoch has the same order",
+                    *edits,
                 )
         if facts.converting:
             yield from self.steps(facts)

@@ -29,6 +29,9 @@ class ModelNotWrapped(Rule):
     ## Why is this bad?
     Nothing averages their gradients: every rank trains a model of its own, and only rank 0's is saved.
 
+    ## Fix
+    Wrap the model before it is trained, `model = DDP(model, device_ids=[local_rank])`, and call the wrapper.
+
     ## Edit
     `model = DDP(model, ...)` stands after the last `.to()`, `.cuda()`, `load_state_dict()` or `apply()` that runs
     before the first training forward. The optimizer keeps the parameters that it has: the wrapper shares them.

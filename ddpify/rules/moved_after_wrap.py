@@ -23,6 +23,9 @@ class MovedAfterWrap(Rule):
 
     ## Why is this bad?
     The move replaces what the wrapper's hooks sit on: gradients are no longer averaged, and nothing is said.
+
+    ## Fix
+    Move the model first, then wrap it.
     """
 
     code = "DDP208"

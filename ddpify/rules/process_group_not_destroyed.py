@@ -23,6 +23,9 @@ class ProcessGroupNotDestroyed(Rule):
     ## Why is this bad?
     NCCL warns at exit since torch 2.4, and a rank that leaves early can block the others.
 
+    ## Fix
+    Call `dist.destroy_process_group()` on every rank as the last statement of the script.
+
     ## Edit
     The call is the last statement of the block that set the group up, and stands before each `return` of it and each
     `sys.exit(0)`. What comes behind `sys.exit(main())`, or behind a command of click or typer, never runs: there it

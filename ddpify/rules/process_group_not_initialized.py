@@ -24,6 +24,9 @@ class ProcessGroupNotInitialized(Rule):
     ## Why is this bad?
     Without a process group DDP and every collective raise `Default process group has not been initialized`.
 
+    ## Fix
+    Call `dist.init_process_group()` once, before a model is wrapped or a sampler is made.
+
     ## Edit
     The set-up stands after the arguments are parsed and before seeds, data and CUDA. It joins the group that torchrun
     describes and binds this process to its GPU; under plain `python` it is a group of one, so that the script still

@@ -26,6 +26,9 @@ class ProgressOfOneRank(Rule):
     ## Why is this bad?
     The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
     half-way.
+
+    ## Fix
+    Multiply by `dist.get_world_size()`, or say that it counts one rank's samples.
     """
 
     code = "DDP504"

@@ -35,6 +35,9 @@ class RankLocalDecision(Rule):
     Two GPUs may differ in the last bits: one rank stops, lowers its learning rate or reloads weights, and the others do
     not.
 
+    ## Fix
+    Decide on a number that is the same on all ranks: reduce it, or take rank 0's with `dist.broadcast`.
+
     ## Edit
     `accuracy = broadcast_value(accuracy)` behind the statement that computes it.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, InsertBefore
+from ddpify.edits import AddImport, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
 from ddpify.facts.moments import Moment, moments
@@ -33,6 +33,9 @@ class ReadBeforeWriteFinished(Rule):
 
     ## Why is this bad?
     The other ranks do not wait for rank 0: they find no file, half a file, or the one of the last epoch.
+
+    ## Fix
+    Let all ranks meet between the two: `dist.barrier()`.
 
     ## Edit
     `dist.barrier()` before the statement that reads, or before the `if os.path.exists(...)` around it: every
@@ -119,11 +122,21 @@ class ReadBeforeWriteFinished(Rule):
                 and id(read.call.node) not in seen
             ):
                 seen.add(id(read.call.node))
-                line = w.frame.source.line(w.node)
+                line, source = w.frame.source.line(w.node), read.call.source
+                stmt = holding(source, read.call.node)
+                place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt else None
+                edits: tuple[Edit, ...] = ()
+                if place is not None and not isinstance(place, cst.While):
+                    edits = (
+                        InsertBefore(source, place, (f"{facts.names_of(source)['dist']}.barrier()",)),
+                        AddImport(source, "dist"),
+                    )
                 yield self.finding(
-                    read.call.source,
+                    source,
                     read.call.node,
                     f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})",
+                    *edits,
+                    unsafe=True,
                 )
 
     def convert(self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]) -> Iterator[Finding]:

@@ -33,6 +33,9 @@ class RowsNotShared(Rule):
     ## Why is this bad?
     Without batches there is no loader that could share them out: N processes would compute the same step N times.
 
+    ## Fix
+    Let each rank train on its rows: `rows[rank::world_size]`.
+
     ## Edit
     `x, y = rows_of_rank(x, y)` before the loop: a DistributedSampler's indices, so that every rank has as many rows
     (at most world size - 1 rows are there twice). A step stays one over all rows: a mean is a mean over them, and a sum

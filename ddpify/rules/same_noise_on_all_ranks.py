@@ -28,6 +28,9 @@ class SameNoiseOnAllRanks(Rule):
     With one seed for all, every rank drops the same units and makes the same crops: less variety in a global batch,
     silently.
 
+    ## Fix
+    Seed again behind the wrap, with the rank: `torch.manual_seed(seed + rank)`.
+
     ## Edit
     `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs
     where data are drawn or split between the two. Before it all ranks are seeded alike, so that splits and weights

@@ -23,6 +23,9 @@ class ScheduleFromDataset(Rule):
     ## Why is this bad?
     With N ranks each makes one N-th of these steps: a warm-up lasts N times as long, a decay never ends.
 
+    ## Fix
+    Count with the sharded loader: `epochs * len(train_loader)`.
+
     ## When not
     With `--global-batch keep` a rank makes as many steps as one process did. `len(loader)` of the sharded loader is the
     number of steps that a rank makes: such a schedule needs no change.

@@ -39,6 +39,10 @@ class SeveralForwardsBeforeBackward(Rule):
     gradients, silently. Two forwards of a model with buffers before one backward fail on CUDA: the second forward's
     buffer broadcast overwrites in place what the first one's backward needs.
 
+    ## Fix
+    Add the losses and call backward once, or run the model again before the second backward; `.detach()` what the
+    first loss does not train.
+
     ## Edit
     Where the first loss does not train what made its input, and the gradients that it leaves there are zeroed before
     any step (a discriminator's loss on `fake`), the input is detached: `disc(fake.detach())`. Else the script is

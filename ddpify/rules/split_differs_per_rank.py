@@ -37,6 +37,9 @@ class SplitDiffersPerRank(Rule):
     Rank 0's training set holds samples of rank 1's validation set: validation leaks, and the shards overlap. The
     lengths agree, so nothing fails.
 
+    ## Fix
+    Give it `generator=torch.Generator().manual_seed(seed)` or `random_state=seed`, the same on every rank.
+
     ## Edit
     `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that
     seeds before it splits is left as it is.
@@ -168,11 +171,11 @@ class SplitDiffersPerRank(Rule):
                     )
                 continue
             value = "0" if sklearn else f"{facts.names_of(e.frame.source)['torch']}.Generator().manual_seed(0)"
-            edits: tuple[Edit, ...] = (SetArgument(e.frame.source, e.node, given, value),) if facts.converting else ()
             yield self.finding(
                 e.frame.source,
                 e.node,
                 f"`{name}` draws another split on every rank",
-                *edits,
+                SetArgument(e.frame.source, e.node, given, value),
+                unsafe=True,
                 reason="no seed comes before it; now every rank has the same split",
             )

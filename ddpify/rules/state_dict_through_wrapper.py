@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
+from ddpify.edits import Append, Edit
 from ddpify.facts import Facts
 from ddpify.facts.values import Dict, Seq, StateDict, Value, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.attribute_through_wrapper import raw_findings
+from ddpify.source import walk
 
 
 class StateDictThroughWrapper(Rule):
@@ -19,6 +23,9 @@ class StateDictThroughWrapper(Rule):
     ## Why is this bad?
     The file does not load into the model itself; with `strict=False` nothing is loaded and nothing is said. A pickled
     wrapper does not even open without a process group.
+
+    ## Fix
+    Save `model.module.state_dict()`.
 
     ## Edit
     `model.module.state_dict()`, `model.module.load_state_dict(...)`: checkpoints stay those of the original script.
@@ -54,8 +61,20 @@ class StateDictThroughWrapper(Rule):
         for e in facts.external("torch.save"):
             if e.frame.source is facts.source and any(self.wrapped(v) for v in e.extra.values()):
                 yield self.finding(
-                    facts.source, e.node, 'the checkpoint is made of the DDP wrapper: its keys start with "module."'
+                    facts.source,
+                    e.node,
+                    'the checkpoint is made of the DDP wrapper: its keys start with "module."',
+                    *self.unwrapped(facts, e.node),
+                    unsafe=True,
                 )
+
+    def unwrapped(self, facts: Facts, call: cst.CSTNode) -> Iterator[Edit]:
+        """`torch.save(ddp.module.state_dict(), path)`, where the wrapper stands in the call itself."""
+        for node in walk(call):
+            inner = node.value if isinstance(node, cst.Attribute) and node.attr.value == "state_dict" else None
+            held = facts.flow.values.get(inner, ()) if inner is not None else ()
+            if inner is not None and held and all(isinstance(o, Wrapped) for o in held):
+                yield Append(facts.source, inner, ".module")
 
     def wrapped(self, value: Value, depth: int = 3) -> bool:
         for obj in value:

@@ -15,6 +15,7 @@ from ddpify.facts.ranks import depends_on_rank, guarded, ranks
 from ddpify.facts.talk import Talk, find_talk
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
@@ -44,6 +45,9 @@ class UnguardedOutput(Rule):
     ## Why is this bad?
     Every line, bar, event file and run is there once per rank; a question to the user ends in an EOFError on
     all ranks but one.
+
+    ## Fix
+    Let rank 0 alone do it: `if dist.get_rank() == 0:`, or `tqdm(..., disable=rank != 0)`.
 
     ## Edit
     `if is_main_process():` around the smallest statement. What a message computes and every rank has to compute
@@ -124,8 +128,9 @@ class UnguardedOutput(Rule):
             stmt = holding(source, t.call.node)
             if id(stmt or t.call.node) not in seen:
                 seen.add(id(stmt or t.call.node))
+                edits = for_rank_0(facts, source, stmt, t.call.node, t.call.events) if t.kind == "print" else ()
                 yield self.finding(
-                    source, t.call.node, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`"
+                    source, t.call.node, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`", *edits
                 )
 
     def convert(self, facts: Facts, talk: list[Talk]) -> Iterator[Finding]:

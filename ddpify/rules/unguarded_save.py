@@ -11,6 +11,7 @@ from ddpify.facts.outside import holding
 from ddpify.facts.ranks import depends_on_rank, guarded, ranks
 from ddpify.facts.writes import Write, find_writes
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._guards import Placed, guards
 from ddpify.rules._handles import handles
 from ddpify.rules._listings import listing_of
@@ -27,6 +28,9 @@ class UnguardedSave(Rule):
     ## Why is this bad?
     The ranks write to one path at the same time: the file ends up corrupt, or half of it is there when it is
     read. The same holds for a file that one rank removes while another one reads it.
+
+    ## Fix
+    Let rank 0 alone write: `if dist.get_rank() == 0:`. Other ranks that read the file wait at a `dist.barrier()`.
 
     ## Edit
     `if is_main_process():` around the smallest statement; a `with open(...)` block as a whole where it only
@@ -98,7 +102,8 @@ class UnguardedSave(Rule):
         if facts.editable(source):
             hard = bool(guards(facts).obstacle(source, stmt, write.call.node)) and not isinstance(stmt, cst.With)
             severity = Severity.WARNING if hard else Severity.ERROR
-            yield self.finding(source, write.call.node, f"every rank {self.says(write)}", severity=severity)
+            edits = () if write.opens else for_rank_0(facts, source, stmt, write.call.node, write.call.events)
+            yield self.finding(source, write.call.node, f"every rank {self.says(write)}", *edits, severity=severity)
 
     def convert(self, facts: Facts, write: Write) -> Iterator[Finding]:
         source, call = write.call.source, write.call

@@ -22,6 +22,9 @@ class VisibleDevicesInScript(Rule):
     ## Why is this bad?
     Every rank sees the same few GPUs: with "0" the second rank has none ("invalid device ordinal").
 
+    ## Fix
+    Take it out, and choose the GPUs where the script is started: `CUDA_VISIBLE_DEVICES=0,1 torchrun ...`.
+
     ## Edit
     The statement goes. The GPUs are chosen where the job is started: `CUDA_VISIBLE_DEVICES=0,1 torchrun ...`.
     """
@@ -66,11 +69,11 @@ class VisibleDevicesInScript(Rule):
                 continue
             seen.add(id(e.stmt))
             code = e.frame.source.code(e.stmt)
-            edits = (Delete(e.frame.source, e.stmt),) if facts.converting else ()
             yield self.finding(
                 e.frame.source,
                 e.stmt,
                 f"`{code}` hides the other GPUs from every rank",
-                *edits,
+                Delete(e.frame.source, e.stmt),
+                unsafe=True,
                 reason="GPUs are chosen where the job is started: CUDA_VISIBLE_DEVICES=0,1 torchrun ...",
             )
