@@ -9,12 +9,15 @@ from pathlib import Path
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
 
-def python_files(paths: Iterable[Path], skips: Callable[[Path, bool], bool] | None = None) -> Iterator[Path]:
+def python_files(
+    paths: Iterable[Path], skips: Callable[[Path, bool], bool] | None = None, seen: set[str] | None = None
+) -> Iterator[Path]:
     """Files as they are given; of folders every `*.py`, without hidden folders, environments and installed packages.
 
-    `skips` says of what is found below a folder whether it is left out (a file's path and False, a folder's and True).
+    `skips` says of what is found below a folder whether it is left out (a file's path and False, a folder's and True);
+    `seen` keeps the files that were given before, so that each comes once.
     """
-    seen: set[str] = set()
+    seen = set() if seen is None else seen
     for path in paths:
         for found in _below(path, skips) if path.is_dir() else [path]:
             key = os.path.realpath(found)

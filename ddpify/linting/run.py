@@ -47,6 +47,7 @@ class Run:
     def find(self, paths: Iterable[Path]) -> Iterator[tuple[Path, FileResult | Literal[True]]]:
         """The files that matter, of folders those that are neither excluded nor ignored by git."""
         excludes = self.settings.excludes if self.settings.exclude else None
+        seen: set[str] = set()
         for given in paths:
             ignored = Ignored() if self.settings.respect_gitignore and given.is_dir() else None
             if ignored is not None and ignored.above(given):
@@ -57,7 +58,7 @@ class Run:
                     return True
                 return folder and ignored is not None and ignored(path, folder=True)
 
-            for path in python_files([given], skips):
+            for path in python_files([given], skips, seen):
                 if path == given and excludes is not None and excludes(path):
                     continue  # pre-commit names files that are excluded, too
                 result = self.look(path)
