@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ddpify.source import Source, children, dotted
+from ddpify.source import Source, children, dotted, walk
 
 #: what emitted code calls things, and what it calls them where the user has taken the name
 _NAMES = {
@@ -85,7 +85,8 @@ def names_for(source: Source) -> Names:
             if known is not None:
                 chosen[name] = known
                 continue
-            chosen[name] = next((o for o in options if o not in taken), options[-1] + "_")
+            own = [o for o in options if o not in taken or (line == f"import {o}" and not _is_given(source, o))]
+            chosen[name] = own[0] if own else options[-1] + "_"
             as_is = line.split()[-1]
             if chosen[name] == as_is:
                 missing[name] = line
@@ -114,6 +115,20 @@ def _bound_names(source: Source) -> set[str]:
         else:
             todo.extend(children(node))
     return found
+
+
+def _is_given(source: Source, name: str) -> bool:
+    """Whether the file itself gives the name to something; what it only reads comes by a `from ... import *`."""
+    givers = (cst.AssignTarget, cst.AnnAssign, cst.Param, cst.FunctionDef, cst.ClassDef, cst.AsName, cst.Element)
+    return any(
+        isinstance(node, cst.Name)
+        and node.value == name
+        and (
+            isinstance(above := source.parents.get(node), givers)
+            or (isinstance(above, (cst.For, cst.CompFor, cst.NamedExpr)) and above.target is node)
+        )
+        for node in walk(source.module)
+    )
 
 
 def canonical_names() -> Names:

@@ -54,11 +54,30 @@ def _unused_package(project: Project, found: list[Source]) -> Source | None:
 
 def _check_package(project: Project, source: Source) -> None:
     """Whether an `__init__.py` can stand beside its package, as a module."""
-    if source.path.parent == project.entry.path.parent or project.entry.path.parent not in source.path.parents:
+    if not _is_below(project, source):
         _refuse(source, None, "it has to change, and is not in a package below the script's folder")
-    for node in walk(source.module):
-        if isinstance(node, cst.Name) and node.value in ("__path__", "__file__", "__package__", "pkgutil"):
-            _refuse(source, node, f"it has to change, and uses `{node.value}`, which its copy would have otherwise")
+    node = _own_place(source)
+    if node is not None:
+        _refuse(source, node, f"it has to change, and uses `{node.value}`, which its copy would have otherwise")
+
+
+def can_be_copied(project: Project, source: Source) -> bool:
+    """Whether a module may have a changed copy: of an `__init__.py`, where a file gets names from it."""
+    if source.path.name != INIT:
+        return True
+    named = any(_targets(project, s, [source]) for s in project.files())
+    return named and _is_below(project, source) and _own_place(source) is None
+
+
+def _is_below(project: Project, source: Source) -> bool:
+    here = project.entry.path.parent
+    return source.path.parent != here and here in source.path.parents
+
+
+def _own_place(source: Source) -> cst.Name | None:
+    """`__file__` and its kind, which are others in a copy."""
+    own = ("__path__", "__file__", "__package__", "pkgutil")
+    return next((n for n in walk(source.module) if isinstance(n, cst.Name) and n.value in own), None)
 
 
 def _refuse(source: Source, node: cst.CSTNode | None, why: str) -> NoReturn:

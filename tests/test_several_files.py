@@ -239,6 +239,24 @@ def test_what_the_copy_of_a_package_would_not_have(package: Path, before: str, n
     assert not Path("train_ddp.py").exists()
 
 
+def test_what_an_init_does_itself_is_changed_in_its_copy(package: Path) -> None:
+    """`def save` in `tools/__init__.py`, as in `dataloaders/__init__.py` of many repositories."""
+    loops = Path("tools/loops.py")
+    loops.rename("tools/__init__.py")
+    before = Path("tools/__init__.py").read_text()
+    result = converted("from tools import save, train_epoch")
+    assert result.exit_code == 0, result.stderr
+    assert "if is_main_process():" in Path("tools_ddp.py").read_text()
+    assert Path("tools/__init__.py").read_text() == before
+
+
+def test_an_init_that_nobody_gets_names_from_stays(package: Path) -> None:
+    Path("tools/__init__.py").write_text('print("tools")\n')
+    result = converted("from tools.loops import save, train_epoch")
+    assert result.exit_code == 0, result.stderr
+    assert not Path("tools_ddp.py").exists()
+
+
 def test_a_package_that_looks_at_its_own_place_is_refused(package: Path) -> None:
     with Path("tools/__init__.py").open("a") as file:
         file.write("HERE = __file__\n")

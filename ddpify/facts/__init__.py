@@ -15,6 +15,7 @@ from ddpify.facts.roles import Roles, find_roles
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint, find_wraps
 from ddpify.helpers import Names, names_for
 from ddpify.project import Project, is_generated
+from ddpify.repoint import can_be_copied
 from ddpify.source import Source
 
 T = TypeVar("T")
@@ -54,12 +55,17 @@ class Facts:
     def editable(self, source: Source) -> bool:
         """Whether a conversion may change a file: the entry and the project's modules (lint looks at one file only).
 
-        What a tool generates stays as it is (the tool would write it anew), and so does a package's `__init__.py`,
-        which cannot get a sibling under another name.
+        What a tool generates stays as it is (the tool would write it anew), and so does an `__init__.py` of which
+        there can be no copy.
         """
         if source is self.source or not self.converting:
             return source is self.source
-        return source.path.name != "__init__.py" and source in self.project.files() and not is_generated(source)
+        known: dict[Source, bool] = self.__dict__.setdefault("_editable", {})
+        if source not in known:
+            known[source] = (
+                source in self.project.files() and not is_generated(source) and can_be_copied(self.project, source)
+            )
+        return known[source]
 
     def source_of(self, node: cst.CSTNode) -> Source:
         """The file of the project that a node stands in."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -183,14 +183,23 @@ def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:
                 yield Pass(obj, loop, event, is_training)
 
 
-def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | None = None) -> str | None:
-    """How a frame's own code names an object: `train_loader`, `self.train_data`."""
+def expression_for(
+    obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | None = None, alike: Collection[Obj] = ()
+) -> str | None:
+    """How a frame's own code names an object: `train_loader`, `self.train_data`.
+
+    The name may hold one of `alike` instead: the loaders of other branches.
+    """
     source = frame.source
+
+    def only(value: Value) -> bool:
+        return obj in value and all(o is obj or o in alike for o in value)
+
     for node in walk(within if within is not None else frame.node):
-        if isinstance(node, cst.Name) and not _is_part(source, node) and _holds(node, obj, frame, flow):
+        if isinstance(node, cst.Name) and not _is_part(source, node) and _holds(node, obj, only, frame, flow):
             if frame.scope.holder(node.value) is not None:
                 return node.value
-        elif isinstance(node, cst.Attribute) and _held(flow, node) == (obj,) and _is_plain(node):
+        elif isinstance(node, cst.Attribute) and only(_held(flow, node)) and _is_plain(node):
             return source.code(node)
     held = _in_dict(obj, frame, flow, within if within is not None else frame.node)
     if held is not None:
@@ -199,10 +208,10 @@ def expression_for(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode | Non
     if func is not None and func.bound is not None and func.node.params.params:
         me = func.node.params.params[0].name.value
         for name, value in getattr(func.bound, "fields", {}).items():
-            if value == (obj,):
+            if only(value):
                 return f"{me}.{name}"
     for name, value in frame.scope.module.names.items() if within is None else ():
-        if value == (obj,) and frame.scope.holder(name) is frame.scope.module:
+        if only(value) and frame.scope.holder(name) is frame.scope.module:
             return name  # a global that another function reads
     return None
 
@@ -216,10 +225,10 @@ def _held(flow: Flow, node: cst.CSTNode) -> Value:
     return tuple(o for o in value if not isinstance(o, Loader) or id(o) in made)
 
 
-def _holds(node: cst.Name, obj: Obj, frame: Frame, flow: Flow) -> bool:
+def _holds(node: cst.Name, obj: Obj, only: Callable[[Value], bool], frame: Frame, flow: Flow) -> bool:
     """Whether a name is the object: in all calls of the function, or in the one that this frame is."""
     held = _held(flow, node)
-    return held == (obj,) or (obj in held and frame.scope.names.get(node.value) == (obj,))
+    return only(held) or (obj in held and only(frame.scope.names.get(node.value, ())))
 
 
 def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | None:

@@ -44,7 +44,7 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
                 raw.node,
                 message,
                 refuse=True,
-                left="Move the code into a module of its own: there is no changed copy of an __init__.py",
+                left="Move the code into a module of its own: ddpify makes no changed copy of that file",
             )
             continue
         message = (

@@ -139,6 +139,11 @@ class DataparallelRemnant(Rule):
             names = {getattr(o, "name", "") for o in values.get(node, ())}
             parent = source.parents.get(node)
             if names & _NAMES and isinstance(parent, cst.Arg):
+                if not isinstance(source.parents.get(parent), cst.Call):
+                    continue  # class Mine(nn.DataParallel): a kind of it, which the script may not use
+                if any(isinstance(a, cst.Assert) for a in source.ancestors(node)):
+                    yield from self.insists(facts, source, node)
+                    continue
                 ddp = facts.names_of(source)["DDP"]
                 yield self.finding(
                     source,
@@ -156,6 +161,19 @@ class DataparallelRemnant(Rule):
                     left="take the factor out",
                 )
         yield from self.loads(facts, source)
+
+    def insists(self, facts: Facts, source: Source, node: cst.CSTNode) -> Iterator[Finding]:
+        """`assert isinstance(model, nn.DataParallel)`: whoever calls that has no business there any more."""
+        inside = [e for e in facts.flow.log.of("call") if e.callee is not None and e.callee.source is source]
+        calls = [e for e in inside if e.callee is not None and e.callee.node in source.ancestors(node)]
+        for e in calls[:1]:
+            code = e.frame.source.code(e.node).split("\n")[0]
+            yield self.finding(
+                e.frame.source,
+                e.node,
+                f"`{code}` insists on nn.DataParallel (line {source.line(node)} of {source.path.name}), which is gone",
+                left="take the call out, or make it do the same for DDP",
+            )
 
     def loads(self, facts: Facts, source: Source) -> Iterator[Finding]:
         """States that may have been saved by the old script."""
@@ -180,6 +198,7 @@ class DataparallelRemnant(Rule):
                         e.node,
                         f"`{source.code(state)}` may come from the old script",
                         InsertBefore(source, e.stmt, (line,)),
+                        AddImport(source, "torch"),
                         reason='its keys may start with "module."',
                     )
                 elif state is not None:

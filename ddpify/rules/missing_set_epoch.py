@@ -101,6 +101,7 @@ class MissingSetEpoch(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         done: set[tuple[int, int]] = set()
+        placed: set[tuple[int, str]] = set()
         for epoch in facts.roles.epoch_loops:
             if epoch.loop is None or not self.shuffles(facts, epoch.loader):
                 continue
@@ -109,7 +110,10 @@ class MissingSetEpoch(Rule):
                 continue
             done.add(key)
             if facts.converting:
-                yield from self.edit(facts, epoch)
+                for finding in self.edit(facts, epoch):  # loaders of several branches ask for one line
+                    if (id(finding.node), finding.message) not in placed:
+                        placed.add((id(finding.node), finding.message))
+                        yield finding
             elif not self.is_set(facts, epoch) and epoch.loop.frame.source is facts.source:
                 name = next(
                     (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
@@ -240,8 +244,9 @@ class MissingSetEpoch(Rule):
         return statement_of(source, epoch.batch_loop.node)
 
     def loader_in(self, facts: Facts, epoch: EpochLoop, frame: Frame, within: cst.CSTNode | None) -> str | None:
-        return expression_for(epoch.loader, frame, facts.flow, within) or (
-            expression_for(epoch.loader, frame, facts.flow) if within is not None else None
+        alike = [o for o in facts.roles.training_loaders if self.shuffles(facts, o)]
+        return expression_for(epoch.loader, frame, facts.flow, within, alike) or (
+            expression_for(epoch.loader, frame, facts.flow, alike=alike) if within is not None else None
         )
 
     def variable(self, facts: Facts, epoch: EpochLoop, frame: Frame, edits: list[Edit]) -> str | None:

@@ -64,3 +64,44 @@ def test_the_absolute_epoch_is_used(loop: str) -> None:
 def test_what_does_not_count_the_epochs_is_no_epoch(loop: str) -> None:
     result = edited(SCRIPT.format(rest=loop), CODE)
     assert "loader.sampler.set_epoch(loader.sampler.epoch + 1)" in result.text
+
+
+BRANCHES = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make(name):
+    if name == "small":
+        return DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True), 1
+    elif name == "large":
+        return DataLoader(TensorDataset(torch.ones(80, 4)), batch_size=2, shuffle={large}), 2
+    raise NotImplementedError
+
+
+class Trainer:
+    def __init__(self):
+        self.batches, outputs = make(sys.argv[1])
+        self.model = nn.Linear(4, outputs)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def train(self, epoch):
+        for (x,) in self.batches:
+            self.optimizer.zero_grad()
+            self.model(x).mean().backward()
+            self.optimizer.step()
+
+
+trainer = Trainer()
+for epoch in range(9):
+    trainer.train(epoch)
+"""
+
+
+def test_loaders_of_two_branches_get_one_line() -> None:
+    result = edited(BRANCHES.format(large=True), CODE)
+    assert result.text.count("set_epoch") == 1
+    assert result.has("self.batches.sampler.set_epoch(epoch)\nfor (x,) in self.batches:")
+    assert not result.left

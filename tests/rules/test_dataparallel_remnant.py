@@ -1,0 +1,52 @@
+"""DDP209 where its examples are too small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.helpers import names_for
+from ddpify.source import Source
+from tests.rules.edited import edited
+
+CODE = "DDP209"
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Patched(nn.DataParallel):
+    pass
+
+
+def patch(net):
+    assert isinstance(net, nn.DataParallel)
+
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+net = nn.DataParallel(nn.Linear(4, 1))
+patch(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for (x,) in loader:
+    net(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_insists_on_it_is_left_with_the_call() -> None:
+    result = edited(SCRIPT, CODE)
+    assert result.has("assert isinstance(net, nn.DataParallel)")
+    assert result.has("class Patched(nn.DataParallel):")
+    assert len(result.left) == 1
+    assert result.left[0].startswith("`patch(net)` insists on nn.DataParallel (line 12 of train.py)")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("from tools import *", "torch"), ("import torch as t", "t"), ("torch = 3", "torch_"), ("import os", "torch")],
+)
+def test_torch_that_comes_by_a_star_is_used(line: str, name: str) -> None:
+    source = Source(Path("train.py"), f"{line}\nprint(torch.ones(2))\n".encode())
+    assert names_for(source)["torch"] == name
