@@ -199,7 +199,12 @@ def expression_for(
         if isinstance(node, cst.Name) and not _is_part(source, node) and _holds(node, obj, only, frame, flow):
             if frame.scope.holder(node.value) is not None:
                 return node.value
-        elif isinstance(node, cst.Attribute) and only(_held(flow, node)) and _is_plain(node):
+        elif (
+            isinstance(node, cst.Attribute)
+            and only(_held(flow, node))
+            and _is_plain(node)
+            and frame.scope.holder(source.code(node).split(".")[0]) is not None
+        ):
             return source.code(node)
     held = _in_dict(obj, frame, flow, within if within is not None else frame.node)
     if held is not None:
