@@ -13,8 +13,9 @@ from pathlib import Path
 import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit
-from ddpify.errors import Refused
+from ddpify.errors import About, Refused, Seen
 from ddpify.facts import Facts, collect
+from ddpify.facts.trails import shown, way_back
 from ddpify.helpers import NEEDS, Names, canonical_names, helper, names_for
 from ddpify.import_block import add_import, import_run, top_of
 from ddpify.lint import lint_source
@@ -243,6 +244,30 @@ def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) 
         rewriter.change(at, at, text + nl + nl + nl, 20)
 
 
+def missing(conversion: Conversion, finding: Finding) -> Refused:
+    """The refusal of a result that lint would not pass, told of the line of the script that it comes from."""
+    source, code = conversion.source, shown(finding.source, finding.node)
+    line = line_before(conversion, finding.span.line)
+    there = (n for n in walk(source.module) if n in source.parents and source.line(n) == line)
+    node = next((n for n in there if isinstance(n, cst.BaseExpression) and shown(source, n) == code), None)
+    seen = source.text.splitlines()[line - 1].strip()
+    about: About = Seen(seen) if node is None else way_back(conversion.facts.flow, node, source)
+    why = f"this script needs an edit that ddpify does not make yet ({finding.code}): {finding.message}"
+    return Refused(
+        f"{source.path}:{line}", f"{why} (at `{seen if node is None else code}`); nothing was written", about
+    )
+
+
+def line_before(conversion: Conversion, line: int) -> int:
+    """The line of the script that a line of the result comes from, or stands behind."""
+    before, after = conversion.source.text.splitlines(), conversion.text.splitlines()
+    found = 1
+    for start, other, size in difflib.SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks():
+        if other < line:
+            found = max(1, start + min(line - other, size))
+    return found
+
+
 def self_check(conversion: Conversion, overlay: dict[Path, Source]) -> None:
     """What is written compiles and passes lint; what does not is never written."""
     path = conversion.source.path
@@ -254,18 +279,13 @@ def self_check(conversion: Conversion, overlay: dict[Path, Source]) -> None:
         try:
             compiled(result.text, target)
         except SyntaxError as error:
-            line = (error.text or "").strip()
-            raise Refused(
-                f"{target}: the conversion would not compile (`{line}`): an internal error, nothing was written"
-            ) from None
+            text = (error.text or "").strip()
+            why = f"the conversion would not compile (`{text}`): an internal error, nothing was written"
+            raise Refused(f"{target}:{error.lineno or 1}", why, Seen(text)) from None
     listed = {f.code for f in conversion.plan.left}
     for finding in lint_source(results[path], overlay=overlay):
         if finding.severity is Severity.ERROR and finding.code not in listed:
-            code = finding.source.code(finding.node).split("\n")[0]
-            raise Refused(
-                f"{path}: this script needs an edit that ddpify does not make yet ({finding.code}): "
-                f"{finding.message} (at `{code}`); nothing was written"
-            )
+            raise missing(conversion, finding)
         known = {(f.code, f.source.code(f.node)) for f in conversion.plan.left}
         if finding.severity is Severity.WARNING and (finding.code, finding.source.code(finding.node)) not in known:
             conversion.plan.left.append(finding)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ddpify.facts import Facts, collect
+from ddpify.facts.frames import Event
 from ddpify.facts.values import Wrapped
 from ddpify.plan import ask_rules
 from ddpify.project import Project
@@ -33,8 +34,13 @@ def lint_file(path: Path, *, debug: bool = False) -> list[Finding]:
 
 def is_distributed(facts: Facts) -> bool:
     """Whether a script joins a process group or wraps a model."""
+    return what_distributes(facts) is not None
+
+
+def what_distributes(facts: Facts) -> Event | None:
+    """The first that joins a process group or wraps a model."""
     names = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
     own = [
         e for e in facts.flow.log.of("new", "external") if e.seq < facts.flow.main_end or e.frame.source is facts.source
     ]
-    return any(isinstance(e.obj, Wrapped) or e.name in names for e in own)
+    return next((e for e in own if isinstance(e.obj, Wrapped) or e.name in names), None)

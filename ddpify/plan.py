@@ -74,8 +74,8 @@ def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
     """Ask the rules what to do; the first reason to refuse ends it."""
     plan = Plan()
     for finding in ask_rules(facts, debug=debug):
-        if finding.refuse:
-            raise Refused(f"{place(finding.source, finding)}: {finding.message}. {finding.left}".rstrip())
+        if finding.refuse is not None:
+            raise refusal(finding)
         if finding.note:
             plan.notes.append(finding)
         elif finding.edits:
@@ -93,5 +93,12 @@ def _done_by_one(finding: Finding, findings: list[Finding]) -> bool:
     return bool(withs) and bool(own) and all(any(a in withs for a in e.source.ancestors(e.node)) for e in own)
 
 
-def place(source: Source, finding: Finding) -> str:
-    return f"{source.path}:{finding.span.line}"
+def refusal(finding: Finding) -> Refused:
+    """Place, sentence and remedy of a finding that ends the conversion."""
+    assert finding.refuse is not None
+    remedy = finding.left
+    if remedy.partition(" ")[0].isalpha():
+        remedy = f". {remedy[0].upper()}{remedy[1:]}"
+    elif remedy:
+        remedy = f". {remedy}"
+    return Refused(f"{finding.source.path}:{finding.span.line}", f"{finding.message}{remedy}", finding.refuse)

@@ -62,6 +62,10 @@ class Project:
             self.read.append(found)
         return found
 
+    def is_unread(self, name: str) -> bool:
+        """Whether there is a file for a module that could not be read (Python 2, a syntax error)."""
+        return any(found is None and path.stem == name.rsplit(".", 1)[-1] for path, found in self.modules.items())
+
     def files(self) -> list[Source]:
         """The files read so far, the entry first."""
         return list(self.read)

@@ -6,9 +6,11 @@ import re
 
 import libcst as cst
 
-from ddpify.errors import Refused
+from ddpify.errors import Refused, Seen, Step, Way
 from ddpify.facts import Facts
-from ddpify.lint import is_distributed
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.trails import place_of, shown
+from ddpify.lint import what_distributes
 from ddpify.source import Source, dotted, walk
 
 #: module -> what that framework calls distributed training
@@ -38,6 +40,8 @@ _OTHER = {
     "paddle": "a Paddle script (paddle.distributed does it there)",
     "mxnet": "an MXNet script",
 }
+_APPLIES = ("torch.load", "torch.no_grad")
+_SHARDS = ("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairscale", "oneflow")
 _TRAINERS = re.compile(
     r"^(transformers|trl|setfit|sentence_transformers|peft)\.(\w+\.)*(\w*Trainer|SentenceTransformer)$"
 )
@@ -48,46 +52,57 @@ def check_convertible(facts: Facts) -> None:
     """Raise Refused for a script that must not be converted."""
     source = facts.source
     imports = imported_modules(source)
-    roots = {m.split(".")[0]: line for m, line in reversed(list(imports.items()))}
-    if is_distributed(facts) or _uses_distributed(facts, imports):
-        line = next((ln for m, ln in imports.items() if "distributed" in m), 1)
-        raise Refused(
-            f"{source.path}:{line}: already distributed (it uses torch.distributed); "
-            f"`ddpify lint {source.path.name}` checks it for pitfalls"
+    roots = {m.split(".")[0]: node for m, node in reversed(list(imports.items()))}
+    distributed = _distributed(facts, imports)
+    if distributed is not None:
+        raise _refused(
+            *distributed,
+            "already distributed ({}, of torch.distributed); "
+            f"`ddpify lint {source.path.name}` checks it for pitfalls",
         )
     for module, how in _FRAMEWORKS.items():
         if module in roots:
-            raise Refused(f"{source.path}:{roots[module]}: {module} drives this training; {how}")
+            raise _refused(source, roots[module], f"{module} drives this training ({{}}); {how}")
     for name, events in facts.identifiers.items():
         if _TRAINERS.match(name):
-            raise Refused(
-                f"{source.path}:{events[0].frame.source.line(events[0].node)}: {name.split('.')[-1]} runs the loop; "
-                "it is distributed as it stands: `torchrun --nproc-per-node=N` the script"
+            raise _refused(
+                events[0].frame.source,
+                events[0].node,
+                f"{name.split('.')[-1]} runs the loop ({{}}); "
+                "it is distributed as it stands: `torchrun --nproc-per-node=N` the script",
             )
     if not any(m.split(".")[0] == "torch" for s in facts.project.files() for m in imported_modules(s)):
         other = next((o for o in _OTHER if o in roots), None)
-        raise Refused(
-            f"{source.path}: {_OTHER[other] if other else 'no PyTorch in it'}; ddpify converts PyTorch training scripts"
-        )
+        first = roots[other] if other else next(iter(source.module.body), source.module)
+        what = f"{_OTHER[other]}, by {{}}" if other else "no PyTorch in it, which begins with {}"
+        raise _refused(source, first, f"{what}; ddpify converts PyTorch training scripts")
     check_trains(facts, roots)
     check_one_gpu(facts)
+
+
+def _refused(source: Source, node: cst.CSTNode, sentence: str) -> Refused:
+    """A refusal for what stands at a place; `{}` in the sentence is its text."""
+    what = shown(source, node)
+    return Refused(place_of(source, node), sentence.format(f"`{what}`"), Seen(what))
 
 
 def check_one_gpu(facts: Facts) -> None:
     """Refuse a model whose parts are put on GPUs of their own: a process would need as many for itself."""
     for source in facts.project.files():
-        found: dict[str, int] = {}
+        found: dict[str, cst.Call] = {}
         for node in walk(source.module):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 number = _gpu_number(node)
                 if number is not None:
-                    found.setdefault(number, source.line(node))
+                    found.setdefault(number, node)
         if len(found) > 1:
             first, second, *_ = found
-            raise Refused(
-                f"{source.path}:{found[second]}: the script uses more than one GPU by itself (GPU {first} on line "
-                f"{found[first]}, GPU {second} here): model parallelism, which needs several GPUs per process; put it "
-                "on one device, or wrap it by hand with DDP(model) and no device_ids"
+            raise _refused(
+                source,
+                found[second],
+                f"the script uses more than one GPU by itself (GPU {first} on line {source.line(found[first])}, GPU "
+                f"{second} here: {{}}): model parallelism, which needs several GPUs per process; put it on one device, "
+                "or wrap it by hand with DDP(model) and no device_ids",
             )
 
 
@@ -103,69 +118,110 @@ def _gpu_number(call: cst.Call) -> str | None:
     return None
 
 
-def check_trains(facts: Facts, roots: dict[str, int]) -> None:
+def check_trains(facts: Facts, roots: dict[str, cst.CSTNode]) -> None:
     source, roles = facts.source, facts.roles
     if not roles.backwards and not any(m.startswith("torch") for m in roots):
         other = next((o for o in _OTHER if o in roots), None)
         if other:
-            raise Refused(f"{source.path}:{roots[other]}: {_OTHER[other]}; ddpify converts PyTorch training scripts")
+            raise _refused(source, roots[other], f"{_OTHER[other]}, by {{}}; ddpify converts PyTorch training scripts")
     gym = next((g for g in _GYMS if g in roots), None)
     if gym is not None:
-        raise Refused(
-            f"{source.path}:{roots[gym]}: reinforcement learning ({gym}): the data come from an environment, "
-            "not from a dataset that ranks could share out; run one environment per rank by hand"
+        raise _refused(
+            source,
+            roots[gym],
+            "reinforcement learning ({}): the data come from an environment, "
+            "not from a dataset that ranks could share out; run one environment per rank by hand",
         )
     for name in ("torch.multiprocessing.Process", "multiprocessing.Process", "torch.multiprocessing.spawn"):
         if name in facts.identifiers:
-            line = facts.identifiers[name][0].frame.source.line(facts.identifiers[name][0].node)
-            raise Refused(
-                f"{source.path}:{line}: this script starts training processes of its own ({name}); "
-                "torchrun starts them in DDP"
+            event = facts.identifiers[name][0]
+            raise _refused(
+                event.frame.source,
+                event.node,
+                "this script starts training processes of its own ({}); torchrun starts them in DDP",
             )
     if roles.backwards and roles.backwards[0].seq >= facts.flow.main_end:
-        event = roles.backwards[0]
-        name = event.frame.func.name if event.frame.func is not None else "the training code"
-        raise Refused(
-            f"{event.frame.source.path}:{event.frame.source.line(event.node)}: "
-            f"`{name}` trains, but nothing calls it when the script is run"
-        )
+        raise uncalled(max(roles.backwards, key=lambda e: len(next(e.frame.chains(), ()))))
     if not roles.backwards:
-        kind = (
-            "it only loads and applies a model (inference)"
-            if any(n in facts.identifiers for n in ("torch.load", "torch.no_grad"))
-            else "nothing trains in it"
-        )
-        raise Refused(
-            f"{source.path}: no training loop was found (no .backward() is reached): {kind}; "
-            "give the script that trains"
-        )
+        raise no_loop(facts)
 
 
-def _uses_distributed(facts: Facts, imports: dict[str, int]) -> bool:
-    # helpers of other files may ask `dist.get_world_size()` when a group is initialised: that alone makes nothing
-    # distributed
-    own = {e.name for e in facts.flow.log.of("external") if e.frame.source is facts.source}
-    if any(
-        n.startswith("torch.distributed.") and n.rsplit(".", 1)[-1] not in ("is_available", "is_initialized")
-        for n in own
-    ):
-        return True
-    return any(
-        m.startswith(("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairscale", "oneflow"))
-        for m in imports
+def uncalled(backward: Event) -> Refused:
+    """`def main(): ...` that nothing calls: the outermost function of the way to the backward."""
+    chain = next(backward.frame.chains(), ())
+    way = [(e.frame, "calls", e.call) for e in chain if e.frame.func is not None]
+    way.append((backward.frame, "has", backward.node))
+    func, source = way[0][0].func, way[0][0].source
+    assert func is not None  # the code of a module runs when it is imported
+    steps = [
+        Step(_name(frame), how, shown(frame.source, node), place_of(frame.source, node)) for frame, how, node in way
+    ]
+    call = f"`{func.name}(...)`" if func.owner is None else f"`{func.name}`"
+    return Refused(
+        place_of(source, func.node),
+        f"`{func.name}` trains, but nothing calls it when the script is run. Call {call} in it, behind "
+        '`if __name__ == "__main__":`',
+        Way(func.name, tuple(steps)),
     )
 
 
-def imported_modules(source: Source) -> dict[str, int]:
-    """Every module that a file imports, anywhere in it, with the line."""
-    found: dict[str, int] = {}
+def _name(frame: Frame) -> str:
+    return frame.func.name if frame.func is not None else "the module"
+
+
+def no_loop(facts: Facts) -> Refused:
+    """No backward is reached: there is one in functions that nothing runs, or none at all."""
+    for source in facts.project.files():
+        for node in walk(source.module):
+            match node:
+                case cst.Call(func=cst.Attribute(attr=cst.Name(value="backward"))):
+                    return _refused(
+                        source,
+                        node,
+                        "no training loop was found: {} stands here, but nothing that the script runs gets to it; give "
+                        "the script that trains",
+                    )
+    event = next((facts.identifiers[n][0] for n in _APPLIES if n in facts.identifiers), None)
+    kind = "it only loads and applies a model (inference, {})" if event is not None else "nothing trains in it ({})"
+    source = event.frame.source if event is not None else facts.source
+    imported = (node for module, node in imported_modules(source).items() if module.split(".")[0] == "torch")
+    node = event.node if event is not None else next(imported, source.module.body[0])
+    return _refused(
+        source,
+        node,
+        f"no training loop was found (no .backward() is reached): {kind}; give the script that trains",
+    )
+
+
+def _distributed(facts: Facts, imports: dict[str, cst.CSTNode]) -> tuple[Source, cst.CSTNode] | None:
+    """What makes a script distributed, where it is: the import of torch.distributed, or what joins or wraps."""
+    joins = what_distributes(facts)
+    # helpers of other files may ask `dist.get_world_size()` when a group is initialised: that alone makes nothing
+    # distributed
+    own = (
+        e
+        for e in facts.flow.log.of("external")
+        if e.frame.source is facts.source
+        and e.name.startswith("torch.distributed.")
+        and e.name.rsplit(".", 1)[-1] not in ("is_available", "is_initialized")
+    )
+    event = joins or next(own, None)
+    for module, node in imports.items():
+        if "distributed" in module if event is not None else module.startswith(_SHARDS):
+            return facts.source, node
+    return (event.frame.source, event.node) if event is not None else None
+
+
+def imported_modules(source: Source) -> dict[str, cst.CSTNode]:
+    """Every module that a file imports, anywhere in it, with the statement."""
+    found: dict[str, cst.CSTNode] = {}
     for node in walk(source.module):
         if isinstance(node, cst.Import):
             for alias in node.names:
-                found.setdefault(dotted(alias.name), source.line(node))
+                found.setdefault(dotted(alias.name), node)
         elif isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
-            found.setdefault(dotted(node.module), source.line(node))
+            found.setdefault(dotted(node.module), node)
             if not isinstance(node.names, cst.ImportStar):
                 for alias in node.names:
-                    found.setdefault(f"{dotted(node.module)}.{dotted(alias.name)}", source.line(node))
+                    found.setdefault(f"{dotted(node.module)}.{dotted(alias.name)}", node)
     return found

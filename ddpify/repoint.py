@@ -13,7 +13,8 @@ from typing import NoReturn
 import libcst as cst
 
 from ddpify.edits import Edit, Replace
-from ddpify.errors import Refused
+from ddpify.errors import Refused, Seen
+from ddpify.facts.trails import shown
 from ddpify.project import Project
 from ddpify.source import Source, dotted, walk
 
@@ -55,7 +56,7 @@ def _unused_package(project: Project, found: list[Source]) -> Source | None:
 def _check_package(project: Project, source: Source) -> None:
     """Whether an `__init__.py` can stand beside its package, as a module."""
     if not _is_below(project, source):
-        _refuse(source, None, "it has to change, and is not in a package below the script's folder")
+        _refuse(source, None, f"{source.path.name} has to change, and is not in a package below the script's folder")
     node = _own_place(source)
     if node is not None:
         _refuse(source, node, f"it has to change, and uses `{node.value}`, which its copy would have otherwise")
@@ -81,8 +82,9 @@ def _own_place(source: Source) -> cst.Name | None:
 
 
 def _refuse(source: Source, node: cst.CSTNode | None, why: str) -> NoReturn:
-    place = f"{source.path}:{source.line(node)}" if node is not None else str(source.path)
-    raise Refused(f"{place}: {why}; convert with --in-place")
+    place = source.line(node) if node is not None else 1
+    what = shown(source, node) if node is not None else source.path.name
+    raise Refused(f"{source.path}:{place}", f"{why}; convert with --in-place", Seen(what))
 
 
 def _targets(project: Project, source: Source, changed: list[Source]) -> list[Source]:

@@ -89,7 +89,8 @@ class Facts:
             if not point.is_before:
                 wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
         made = {node for point in self.wrap_points for node in (point.made, *point.uses) if node is not None}
-        return Flow(self.project, inserted=wrapped, around=made).run()
+        by_use = {m.site.node for point in self.wrap_points for m in point.modules if m.cls is None and not m.name}
+        return Flow(self.project, inserted=wrapped, around=made, models=by_use).run()
 
     @functools.cached_property
     def after_roles(self) -> Roles:

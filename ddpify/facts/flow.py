@@ -57,11 +57,14 @@ class Flow(Paths):
         *,
         inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None,
         around: Collection[cst.CSTNode] = (),
+        models: Collection[cst.CSTNode] = (),
     ) -> None:
         super().__init__(project)
         self.inserted = inserted or {}
         #: expressions that the plan will wrap where they stand
         self.around = around
+        #: expressions of which it is known already that they make a model (of a library that could not be read)
+        self.models = models
 
     def run(self) -> Flow:
         """Run the entry script as `python script.py` does."""
@@ -87,7 +90,7 @@ class Flow(Paths):
 
     def wrapped(self, value: Value, at: _Wrap, key: str | None = None) -> Value:
         """`DDP(model)`; of a list or dict of models, a new one with each in a wrapper of its own."""
-        known = (o.module if isinstance(o, Thing) else o for o in value if isinstance(o, (Module, Thing)))
+        known = (self.model_of(o) if isinstance(o, Thing) else o for o in value if isinstance(o, (Module, Thing)))
         inner = tuple(m for m in known if m is not None)
         rest = tuple(o for o in value if not inner or not isinstance(o, (Module, Thing)))
         if key is None:
@@ -97,6 +100,10 @@ class Flow(Paths):
         made = self.made(at.target, at.frame, Wrapped(self.site(at.stmt, at.frame), module=inner), f"Wrapped {key}")
         self.event("new", at.stmt, at.frame, made[0], "torch.nn.parallel.DistributedDataParallel")
         return (*made, *rest)
+
+    def model_of(self, obj: Thing) -> Module | None:
+        """The model that something unknown turns out to be, behind the statement if not before."""
+        return self.by_use(obj) if obj.module is None and obj.site.node in self.models else obj.module
 
     def each_wrapped(self, obj: Seq | Dict, at: _Wrap) -> Obj:
         """`[DDP(net) for net in nets]`"""

@@ -17,9 +17,10 @@ from ddpify.facts.frames import Event, Loop
 from ddpify.facts.levels import Level, levels
 from ddpify.facts.recurrence import left_behind
 from ddpify.facts.totals import made_alike as alike
+from ddpify.facts.trails import way_back
 from ddpify.facts.values import Const, Data, Ext, FromWorld, Instance, Method, Obj, Thing, Value
 from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
-from ddpify.source import dotted, walk
+from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -49,11 +50,7 @@ class Draws:
 
 Handmade = Rows | Turns | Draws | Unshared
 
-_LOADER = "Put the tensors into a TensorDataset and a DataLoader"
-_NONE = (
-    "the training data are not read through a torch DataLoader, so there is nothing that a DistributedSampler could "
-    "share out"
-)
+_LOADER = "put the tensors into a TensorDataset and a DataLoader"
 #: packages whose functions give plain lists, arrays and tensors
 _PLAIN = ("builtins.", "numpy.", "torch.", "random.", "itertools.", "pandas.", "math.", "json.", "pickle.", "copy.")
 _GENERATORS = re.compile(r"(np|numpy)\.random\.(default_rng|RandomState|Generator)|random\.(Random|SystemRandom)")
@@ -72,23 +69,42 @@ def handmade(facts: Facts) -> tuple[Handmade, ...]:
     roles = facts.roles
     if roles.training_loaders or not roles.backwards:
         return ()
-    backward = roles.backwards[0]
-    first = Unshared(backward.frame.source, backward.node, _NONE, _LOADER)
-    outside = next((n for obj, _ in roles.other_data if isinstance(obj, Thing) for n in _called(obj)), None)
-    if outside is not None:
-        return (_of_library(outside, first),)
+    forwards = [
+        e
+        for e in facts.flow.log.of("forward")
+        if e.node in roles.training_forwards and e.grad is not False and e.seq < facts.flow.main_end
+    ]
+    for obj, event in roles.other_data:
+        outside = next(iter(_called(obj)), None) if isinstance(obj, Thing) else None
+        if outside is not None and isinstance(obj, Thing):
+            return (_of_library(facts, outside, obj.site.source, obj.site.node, event),)
     found: list[Handmade] = []
-    for e in facts.flow.log.of("forward"):
-        if e.node in roles.training_forwards and e.grad is not False and e.seq < facts.flow.main_end:
-            known = _of_forward(facts, e, first)
-            if isinstance(known, Unshared):
-                return (known,)
-            twin = next((i for i, other in enumerate(found) if _one_loop(other, known)), None)
-            if twin is None:
-                found.append(known)
-            elif not _same(found[twin], known):
-                return (first,)
-    return tuple(found) or (first,)
+    for e in forwards:
+        known = _of_forward(facts, e, _unread(facts, e))
+        if isinstance(known, Unshared):
+            return (known,)
+        twin = next((i for i, other in enumerate(found) if _one_loop(other, known)), None)
+        if twin is None:
+            found.append(known)
+        elif not _same(found[twin], known):
+            return (_unread(facts, e),)
+    return tuple(found) or (_unread(facts, roles.backwards[0]),)
+
+
+def _unread(facts: Facts, event: Event) -> Unshared:
+    """What a training forward is given (or the loss, where none was seen) comes from nothing that can be shared out."""
+    source, node = event.frame.source, event.node
+    value: cst.BaseExpression | None = None
+    if event.kind == "forward" and isinstance(node, cst.Call) and node.args:
+        value = node.args[0].value
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        value = node.func.value
+    about = way_back(facts.flow, value if value is not None else node, source, event.frame)
+    why = (
+        f"`{about.value}`, which it trains on, is not read through a torch DataLoader, so there is nothing that a "
+        "DistributedSampler could share out"
+    )
+    return Unshared(source, node, why, _LOADER, about)
 
 
 def hand_fed(facts: Facts) -> tuple[Handmade, ...]:
@@ -124,9 +140,13 @@ def _same(one: Handmade, two: Handmade) -> bool:
     return type(one) is type(two)
 
 
-def _of_library(name: str, first: Unshared) -> Unshared:
-    why = f"the batches come from {name}, which is no torch DataLoader: the ranks cannot share out what it makes"
-    return Unshared(first.source, first.node, why, "read the data through a torch DataLoader")
+def _of_library(facts: Facts, name: str, source: Source, node: cst.CSTNode, event: Event) -> Unshared:
+    about = way_back(facts.flow, node, source)
+    why = (
+        f"the batches come from {name} (`{about.value}`), which is no torch DataLoader: the ranks cannot share out "
+        "what it makes"
+    )
+    return Unshared(event.frame.source, event.node, why, "read the data through a torch DataLoader", about)
 
 
 def _maker(facts: Facts, level: Level, event: Event, sequence: cst.BaseExpression) -> tuple[str, bool]:
@@ -200,7 +220,12 @@ def _own_generators(facts: Facts, level: Level) -> Iterator[Unshared]:
             source, text = e.frame.source, e.frame.source.code(e.node).split("\n")[0]
             why = f"`{text}` draws from a generator with a seed of its own: every rank would train on the same batches"
             remedy = "draw the batches from the global generator (torch.manual_seed, np.random.seed, random.seed)"
-            yield Unshared(source, e.node, why, remedy)
+            call = e.node
+            args = call.args if isinstance(call, cst.Call) else ()
+            own = next((a.value for a in args if a.keyword is not None and a.keyword.value == "generator"), None)
+            func = call.func if isinstance(call, cst.Call) else None
+            drawn = own or (func.value if isinstance(func, cst.Attribute) else call)
+            yield Unshared(source, e.node, why, remedy, way_back(facts.flow, drawn, source, e.frame, value=text))
 
 
 def _own_positions(facts: Facts, level: Level) -> Iterator[Unshared]:
@@ -216,9 +241,8 @@ def _own_positions(facts: Facts, level: Level) -> Iterator[Unshared]:
         if cut:
             source = e.frame.source
             why = f"the batches are cut at `{place}` (line {source.line(e.node)}), which moves on alike on every rank"
-            yield Unshared(
-                source, e.node, why, "cut the batches in a loop over their positions, or draw each at random"
-            )
+            remedy = "cut the batches in a loop over their positions, or draw each at random"
+            yield Unshared(source, e.node, why, remedy, way_back(facts.flow, e.node.target, source, e.frame))
 
 
 def _drawn(facts: Facts, level: Level) -> Iterator[Event]:
@@ -245,23 +269,28 @@ def _turns(facts: Facts, event: Event, level: Level, loop: Loop, first: Unshared
     sequence = node.iter
     while isinstance(sequence, cst.Call) and sequence.args and _passes_on(facts.flow.values.get(sequence.func, ())):
         sequence = sequence.args[0].value
-    maker, made = _maker(facts, level, event, sequence)
-    if maker:
-        return _of_library(maker, first)
-    if not made:
-        name = source.code(sequence)
-        return Unshared(
-            source, sequence, f"nothing in the script makes `{name}`, which it trains on", f"define `{name}`"
-        )
+    about = way_back(facts.flow, sequence, source, level.frame)
     if isinstance(sequence, cst.Call) and any(
         isinstance(o, Ext) and role_of(o.name) == "progress-range" for o in facts.flow.values.get(sequence.func, ())
     ):
-        why = "the batches are counted by a progress bar"
-        return Unshared(source, sequence, why, "write tqdm(range(...))")
+        why = f"the batches are counted by a progress bar, `{about.value}`"
+        return Unshared(source, sequence, why, "write tqdm(range(...))", about)
+    maker, made = _maker(facts, level, event, sequence)
+    if maker:
+        return _of_library(facts, maker, source, sequence, event)
+    if not made:
+        why = f"nothing in the script makes `{about.value}`, which it trains on"
+        return Unshared(source, sequence, why, f"define `{about.value}`", about)
     for e in facts.flow.log.of("break"):
         if e.loops and e.loops[-1].node is node and _on_loss(facts, e):
-            why = f"the loop over the batches stops at a number of this rank's own (line {source.line(e.node)})"
-            return Unshared(source, e.node, why, "stop where all ranks know the same number, behind the epoch")
+            stops = next(n.test for n in reversed(e.under) if isinstance(n, cst.If))
+            about = way_back(facts.flow, stops, source, level.frame)
+            why = (
+                f"the loop over the batches stops at a number of this rank's own (`{about.value}`, line "
+                f"{source.line(e.node)})"
+            )
+            remedy = "stop where all ranks know the same number, behind the epoch"
+            return Unshared(source, e.node, why, remedy, about)
     counted: list[cst.Name] = []
     enumerated = isinstance(node.iter, cst.Call) and _is(facts, node.iter.func, "builtins.enumerate")
     ranged = isinstance(sequence, cst.Call) and _is(facts, sequence.func, "builtins.range")
@@ -274,12 +303,13 @@ def _turns(facts: Facts, event: Event, level: Level, loop: Loop, first: Unshared
                 "count the steps (`for step, batch in enumerate(...)`) and go by that number; leave a short last batch "
                 "out of the sequence that is looped over"
             )
-            return Unshared(source, test, why, remedy)
+            return Unshared(source, test, why, remedy, way_back(facts.flow, test.test, source, level.frame))
         counted += names
     last = last_pass(facts, node) if enumerated else None
     if last is not None:
         why = f"`{source.code(last.test)}` (line {source.line(last)}) asks for one pass, which only one rank makes"
-        return Unshared(source, last, why, "move what is done in the last pass behind the loop")
+        remedy = "move what is done in the last pass behind the loop"
+        return Unshared(source, last, why, remedy, way_back(facts.flow, last.test, source, level.frame))
     orders = [e for e in _orders(facts) if isinstance(e.node, cst.Call)]
     return Turns(level, node, sequence, tuple(orders), tuple(counted))
 

@@ -87,7 +87,9 @@ class Networks(Builtins):
             parts = [o for o in result if isinstance(o, (Seq, Dict))]
             if parts and isinstance(parts[0], Seq) and parts[0].elements is not None:
                 elements = [self.output(e, known) for e in parts[0].elements]
-                return (Seq(self.site(node, frame), elements=elements),)
+                several: Value = (Seq(self.site(node, frame), elements=elements),)
+                # `return loss, parts` on one way and `return loss` on another
+                return (Data("tensor", agg, known), *several) if computed is not None else several
         return (Data("tensor", agg, known),)
 
     def output(self, value: Value, known: frozenset[Origin]) -> Value:

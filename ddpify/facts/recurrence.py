@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.errors import Way
 from ddpify.facts.dependencies import bindings, bound_names, carried, closure
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.levels import Level
+from ddpify.facts.trails import stands
 from ddpify.facts.whole import Unshared
 from ddpify.source import walk
 
@@ -32,8 +34,16 @@ def left_behind(facts: Facts, way: list[Level]) -> Unshared | None:
                     "steps that hang together cannot be dealt out: compute the batch from the loop's variable, or, for "
                     "a recurrent state, give every rank columns of its own"
                 )
-                return Unshared(source, node, why, remedy)
+                return Unshared(source, node, why, remedy, _left(facts, level, loop.node, name))
     return None
+
+
+def _left(facts: Facts, level: Level, loop: cst.For | cst.While, name: str) -> Way:
+    """Every statement that gives the name a value, up to the end of the loop."""
+    source = level.frame.source
+    end = source.span(loop).end
+    mine = [b.node for b in bindings(level.frame.node) if name in b.targets and source.span(b.node).start < end]
+    return Way(name, tuple(stands(source, node, name, "is set by") for node in mine))
 
 
 def _is_fresh(facts: Facts, name: str, node: cst.CSTNode, loop: cst.For | cst.While) -> bool:

@@ -72,6 +72,11 @@ class Roles:
         ]
         return list(dict.fromkeys(found))
 
+    def loop_over(self, loader: Loader) -> Loop | None:
+        """The loop that reads a loader, the training one first."""
+        read = (e.batch_loop for e in self.epoch_loops if e.loader is loader)
+        return next(read, None) or next((p.loop for p in self.passes if p.loader is loader), None)
+
 
 def find_roles(flow: Flow) -> Roles:
     """Read the roles off what happened."""

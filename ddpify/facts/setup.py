@@ -15,8 +15,9 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import shared_by_hand
 from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
+from ddpify.facts.roles import root
 from ddpify.facts.seeds import unseeded_data
-from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing
+from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, Value
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def find_setup(facts: Facts) -> SetUp | None:
     if shared_by_hand(facts):
         events += unseeded_data(facts)  # made alike on all ranks, by rank 0
     choosing = {s for c in choices for s in c.stmts}
-    events += [e for e in facts.flow.log.of("bind", "set") if e.stmt in choosing and e.seq < facts.flow.main_end]
+    bound = [e for e in facts.flow.log.of("bind", "set") if e.seq < facts.flow.main_end]
+    events += [e for e in bound if e.stmt in choosing or _holds_model(facts, e.value)]
     events.sort(key=lambda e: e.seq)
     placed = [(e, steps(e)) for e in events]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
@@ -103,6 +105,12 @@ def find_setup(facts: Facts) -> SetUp | None:
     cuda = uses_cuda(facts)
     accelerator = accelerator and not either
     return SetUp(frame.source, frame, block, first, device, cuda, accelerator, parsed, either and cuda, again)
+
+
+def _holds_model(facts: Facts, value: Value) -> bool:
+    """`net = make("small")`, of a library that could not be read: a model by what becomes of it."""
+    known = [o.module for o in value if isinstance(o, Thing) and o.module is not None]
+    return any(root(m) in facts.roles.trained for m in known)
 
 
 def _before_names(

@@ -41,7 +41,9 @@ class LoaderFacts:
     splat: cst.BaseExpression | None
     splat_shuffles: bool
     drop_last: bool | None
+    #: why it cannot be given a DistributedSampler, and the argument that is in the way
     problem: str = ""
+    hindrance: cst.BaseExpression | None = None
     #: the indices of a SubsetRandomSampler, as the script says them
     subset: str = ""
 
@@ -83,6 +85,7 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
     if in_splat and loader.splat is not None and "shuffle" in loader.splat.maybe:
         shuffles = None
     drop = constants(loader.arguments.get("drop_last", (Const(False),)))
+    problem, hindrance = _problem(facts, loader, dataset_arg)
     return LoaderFacts(
         loader,
         source,
@@ -98,28 +101,38 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
         bool(drop[0])
         if drop and len({bool(d) for d in drop}) == 1
         else (None if drop_arg or "drop_last" in loader.arguments else False),
-        _problem(facts, loader, dataset_arg),
+        problem,
+        hindrance,
         subset_indices(loader),
     )
 
 
-def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
-    """Why a loader cannot be given a DistributedSampler."""
-    arguments = loader.arguments
+def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> tuple[str, cst.BaseExpression | None]:
+    """Why a loader cannot be given a DistributedSampler, and the argument that says so."""
+    arguments, call = loader.arguments, loader.call
+    written = {loader_argument(at, a): a.value for at, a in enumerate(call.args)} if call is not None else {}
+    code = loader.site.source.code
     sampler = [o for o in arguments.get("sampler", ()) if not (isinstance(o, Const) and o.value is None)]
     if "batch_sampler" in arguments and constants(arguments["batch_sampler"]) != [None]:
-        return "it has a batch_sampler, whose batches this version cannot deal out to ranks"
+        node = written.get("batch_sampler")
+        name = f" (`{code(node)}`)" if node is not None else ""
+        return f"it has a batch_sampler{name}, whose batches this version cannot deal out to ranks", node
     if sampler and not all(is_distributed(o) for o in sampler) and not subset_indices(loader):
+        node = written.get("sampler")
         name = next((o.name.rsplit(".", 1)[-1] for o in sampler if isinstance(o, Sampler)), "a sampler")
-        return f"it has {name}, and a DistributedSampler in its place would draw other samples"
+        name += f" (`{code(node)}`)" if node is not None else ""
+        return f"it has {name}, and a DistributedSampler in its place would draw other samples", node
+    data = dataset.value if dataset is not None else None
+    name = f"`{code(data)}`" if data is not None else "its dataset"
     for obj in loader.dataset:
         if isinstance(obj, Instance) and obj.cls is not None and is_iterable_dataset(obj.cls.outside()):
-            stream = f"{obj.cls.name} is an IterableDataset: a stream has no indices to share out"
-            return f"{stream}, shard it by rank in its __iter__"
+            stream = f"{name} is a {obj.cls.name}, an IterableDataset: a stream has no indices to share out"
+            return f"{stream}, shard it by rank in its __iter__", data
         if isinstance(obj, Dataset) and obj.name.startswith("torchtext.datasets."):
-            return f"{obj.name.rsplit('.', 1)[-1]} of torchtext is a stream: it has no indices to share out"
+            what = obj.name.rsplit(".", 1)[-1]
+            return f"{name} is {what} of torchtext, a stream: it has no indices to share out", data
         if isinstance(obj, Dataset) and "ChainDataset" in obj.name:
-            return "a ChainDataset is a stream: it has no indices to share out"
+            return f"{name} is a ChainDataset, a stream: it has no indices to share out", data
     others = [
         x
         for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)
@@ -127,10 +140,11 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> str:
     ]
     trains = loader in facts.roles.training_loaders
     if any((x in facts.roles.training_loaders) != trains for x in others) and training_key(facts, loader.call) is None:
-        return "the same DataLoader(...) call makes a training loader and an evaluation loader; make them in two calls"
+        both = f"the same call, `{code(call)}`," if call is not None else "the same call"
+        return f"{both} makes a training loader and an evaluation loader; make them in two calls", None
     if dataset is None:
-        return "its dataset is not among the arguments that could be followed"
-    return ""
+        return "its dataset is not among the arguments that could be followed", None
+    return "", None
 
 
 def subset_indices(loader: Loader) -> str:

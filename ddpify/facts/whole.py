@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.errors import Way
 from ddpify.facts.contents import data_of
 from ddpify.facts.dependencies import bindings, bound_names, closure, read_names
 from ddpify.facts.frames import Event
@@ -17,6 +18,7 @@ from ddpify.facts.lossrows import Step
 from ddpify.facts.overrows import Kind, Over
 from ddpify.facts.roles import is_label
 from ddpify.facts.totals import Total, totals, within
+from ddpify.facts.trails import joined, stands, way_back
 from ddpify.facts.values import Data, FromForward, Func, Mode, Thing, Value
 from ddpify.source import Source, dotted, walk
 
@@ -32,6 +34,8 @@ class Unshared:
     node: cst.CSTNode
     why: str
     remedy: str
+    #: the value that could not be shared out, and how it got there
+    about: Way
 
 
 _NAMES = (cst.Name, cst.Attribute)
@@ -87,14 +91,15 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
     kinds = [step.losses.get(id(b.node)) for b in backwards]
     for b, kind in zip(backwards, kinds, strict=True):
         if kind is None or kind.over not in (Over.MEAN, Over.SUM):
-            return _together(quoted(names), b, kind, first)
+            return _together(facts, names, b, kind, first)
     reads = list(_reads(facts, level, names, needed))
     odd = next((n for n in names if n not in step.by_row), None)
     if odd is not None:
         node = next((n for n in reads if dotted(n) == odd), level.body)
         source = level.frame.source
         why = f"what line {source.line(node)} does with `{odd}` could not be followed row by row"
-        return Unshared(source, node, f"every step trains on all of {quoted(names)}, and {why}", first.remedy)
+        why = f"every step trains on all of {quoted(names)}, and {why}"
+        return Unshared(source, node, why, first.remedy, way_back(facts.flow, node, source, level.frame, value=odd))
     steps = _training_statements(facts, level, needed)
     losses = {id(b.node): k.over for b, k in zip(backwards, kinds, strict=True) if k is not None}
     shown = _shown(facts, level, steps)
@@ -102,7 +107,10 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
     ends = next((u for t in found for n in level.loops for u in t.reads_in(n.node)), None)
     if ends is not None:
         why = f"the loop ends by the loss of one rank's rows (`{level.frame.source.code(ends)}`)"
-        return Unshared(level.frame.source, ends, why, "end it by an `if` with `break` at the end of its body")
+        remedy = "end it by an `if` with `break` at the end of its body"
+        return Unshared(
+            level.frame.source, ends, why, remedy, way_back(facts.flow, ends, level.frame.source, level.frame)
+        )
     return Rows(level, tuple(names), tuple(reads), tuple(shown), backwards, losses, found, step.of_inputs)
 
 
@@ -132,18 +140,22 @@ def _trains(
     return trains
 
 
-def _together(tensors: str, event: Event, kind: Kind | None, first: Unshared) -> Unshared:
+def _together(facts: Facts, tensors: list[str], event: Event, kind: Kind | None, first: Unshared) -> Unshared:
     """Rows that depend on each other in the loss."""
-    source, node, why = event.frame.source, event.node, "the loss could not be followed row by row"
+    source, node = event.frame.source, event.node
+    loss = node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else node
+    why = f"the loss `{source.code(loss)}` could not be followed row by row"
+    about = way_back(facts.flow, loss, source, event.frame)
     if kind is not None and kind.mixed and kind.source is not None and kind.node is not None:
         source, node = kind.source, kind.node
-        text = f"`{source.code(node).split(chr(10))[0]}`"
+        part = source.code(node).split("\n")[0]
+        about, text = joined(about, Way(part, (stands(source, node, part),))), f"`{part}`"
         why = kind.why.replace("{}", text) or f"{text} needs all rows at once, or may need them"
     elif kind is not None and kind.over is Over.ROWS:
         why = f"`{source.code(node)}` has one loss for each row"
-    why = f"every step trains on all of {tensors}, and {why}: the rows of one step belong together"
+    why = f"every step trains on all of {quoted(tensors)}, and {why}: the rows of one step belong together"
     remedy = "put the tensors into a TensorDataset and a DataLoader, if a loss of each batch by itself will do"
-    return Unshared(source, node, why, remedy)
+    return Unshared(source, node, why, remedy, about)
 
 
 def quoted(names: Sequence[str]) -> str:

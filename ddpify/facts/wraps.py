@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from ddpify.errors import Way
 from ddpify.facts.cells import Cell, find_cell, holders, members
 from ddpify.facts.contents import modules
 from ddpify.facts.externals import keeps, role_of
@@ -15,6 +16,7 @@ from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
+from ddpify.facts.trails import way_back
 from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
 from ddpify.source import Source
 
@@ -53,6 +55,8 @@ class NoWrapPoint:
     node: cst.CSTNode
     source: Source
     reason: str
+    #: the model as its first training forward calls it, and how it got there
+    about: Way
 
 
 def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
@@ -105,7 +109,10 @@ class _Search:
     first: Event
 
     def none(self, reason: str) -> NoWrapPoint:
-        return NoWrapPoint(self.module, self.first.node, self.first.frame.source, reason)
+        about = way_back(
+            self.flow, _callee(self.first.node) or self.first.node, self.first.frame.source, self.first.frame
+        )
+        return NoWrapPoint(self.module, self.first.node, self.first.frame.source, reason, about)
 
     def point(self) -> WrapPoint | NoWrapPoint:
         first, module = self.first, self.module

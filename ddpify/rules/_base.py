@@ -13,6 +13,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddpify.edits import Edit
+from ddpify.errors import About
 from ddpify.facts import Facts
 from ddpify.source import Source, Span
 
@@ -30,7 +31,7 @@ class Finding:
     """A place where a rule applies, with the edits that mend it.
 
     In a conversion, a finding without edits is either left for the user (`left` says what to do) or, with `refuse`, the
-    reason why nothing is written.
+    reason why nothing is written: it says of which value, and on which way that came there, or what was seen.
     """
 
     code: str
@@ -42,7 +43,7 @@ class Finding:
     #: why the edit is made, for the report
     reason: str = ""
     left: str = ""
-    refuse: bool = False
+    refuse: About | None = None
     #: a remark for the report that asks nothing of the user
     note: bool = False
     #: lint: the edit changes what the script writes or when its ranks meet, so that the user has to want it
@@ -97,7 +98,7 @@ class Rule:
         *edits: Edit,
         reason: str = "",
         left: str = "",
-        refuse: bool = False,
+        refuse: About | None = None,
         note: bool = False,
         severity: Severity | None = None,
         unsafe: bool = False,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, Surround
+from ddpify.errors import Seen
 from ddpify.facts import Facts
 from ddpify.facts.setup import reduce_options
+from ddpify.facts.trails import shown
 from ddpify.rules._base import Finding, Rule
 from ddpify.source import Source
 
@@ -32,7 +34,7 @@ def loop_elsewhere(rule: Rule, source: Source, loop: cst.CSTNode) -> Finding:
     return rule.finding(
         source,
         loop,
-        "the training loop stands in a file of which ddpify makes no changed copy",
-        refuse=True,
+        f"the training loop `{shown(source, loop)}` stands in a file of which ddpify makes no changed copy",
+        refuse=Seen(shown(source, loop)),
         left="Move the loop into a module of its own or into the script",
     )

@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.methods import SURFACE
+from ddpify.facts.trails import way_back
 from ddpify.facts.unwrapping import Raw, find_raw
 from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -43,7 +44,7 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
                 raw.source,
                 raw.node,
                 message,
-                refuse=True,
+                refuse=way_back(facts.flow, raw.node, raw.source),
                 left="Move the code into a module of its own: ddpify makes no changed copy of that file",
             )
             continue

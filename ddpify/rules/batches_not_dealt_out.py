@@ -11,6 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
+from ddpify.facts.trails import shown, way_back
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._shared import loop_elsewhere
 
@@ -150,12 +151,12 @@ class BatchesNotDealtOut(Rule):
                 continue  # before training: DDP305 sees to it
             edit = self.same_order(facts, e)
             if edit is None:
-                why = f"`{e.frame.source.code(e.node).split(chr(10))[0]}` draws another order on every rank"
+                why = f"`{shown(e.frame.source, e.node)}` draws another order on every rank"
                 problem = self.finding(
                     e.frame.source,
                     e.node,
                     f"{why}, in a place where ddpify cannot make them alike",
-                    refuse=True,
+                    refuse=way_back(facts.flow, e.node, e.frame.source, e.frame),
                     left="Give the order a statement of its own: `order = torch.randperm(n)`",
                 )
                 return [], problem

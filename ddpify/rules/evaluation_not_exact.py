@@ -10,6 +10,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts
+from ddpify.facts.trails import way_of_loader
 from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.loader_without_sampler import hoisted, measured, set_sampler
@@ -111,7 +112,7 @@ class EvaluationNotExact(Rule):
                     e.known.call,
                     f"the evaluation over `{name}` reduces over ranks by itself, and could not be shared out: "
                     f"{e.reason}",
-                    refuse=True,
+                    refuse=way_of_loader(facts.flow, facts.roles, e.known.loader, e.known.dataset),
                 )
             elif e.mode == "sample":
                 yield self.finding(

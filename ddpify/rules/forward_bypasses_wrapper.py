@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules
 from ddpify.facts.roles import root
+from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.values import Module
 from ddpify.rules._base import Bad, Finding, Good, Rule
 
@@ -64,11 +65,11 @@ class ForwardBypassesWrapper(Rule):
                 continue
             core = root(e.obj)
             if (core in wrapped or e.obj in wrapped) and e.frame.source is facts.source:
-                name = facts.source.code(e.node).split("\n")[0]
+                name = shown(facts.source, e.node)
                 yield self.finding(
                     facts.source,
                     e.node,
                     f"`{name}` is trained without going through the DDP wrapper: no gradient is reduced",
-                    refuse=facts.converting,
+                    refuse=way_of_call(flow, e) if facts.converting else None,
                     left="Compute the loss from a call of the model itself" if facts.converting else "",
                 )

@@ -13,6 +13,7 @@ from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.trails import shown, way_back, way_of_loader
 from ddpify.facts.values import FromBatch, Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._global_batch import divided
@@ -88,16 +89,16 @@ class LoaderWithoutSampler(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         for hand in hand_fed(facts) if facts.converting else ():
             if isinstance(hand, Unshared):
-                yield self.finding(hand.source, hand.node, hand.why, refuse=True, left=hand.remedy)
+                yield self.finding(hand.source, hand.node, hand.why, refuse=hand.about, left=hand.remedy)
         if facts.converting and facts.roles.training_loaders:
             yield from self.besides(facts)
         done: set[cst.Call] = set()
         for loader in facts.roles.training_loaders:
             known = loader_facts(facts, loader)
             if known is None and facts.converting:
-                site = loader.site
-                message = f"`{site.source.code(site.node)}` makes a DataLoader in a way that ddpify could not follow"
-                yield self.finding(site.source, site.node, message, refuse=True)
+                site, about = loader.site, way_of_loader(facts.flow, facts.roles, loader)
+                message = f"`{about.value}` makes a DataLoader in a way that ddpify could not follow"
+                yield self.finding(site.source, site.node, message, refuse=about)
             if known is None or known.call in done:
                 continue
             done.add(known.call)
@@ -106,17 +107,24 @@ class LoaderWithoutSampler(Rule):
                 continue
             if not facts.editable(known.source):
                 place = f"{known.source.path.name}:{known.source.line(known.call)}"
-                message = f"the training DataLoader is made in {place}, and ddpify makes no changed copy of that file"
+                about = way_of_loader(facts.flow, facts.roles, loader)
+                message = (
+                    f"the training DataLoader `{about.value}` is made in {place}, and ddpify makes no changed copy of "
+                    "that file"
+                )
                 yield self.finding(
                     facts.source,
                     facts.source.module,
                     message,
-                    refuse=True,
+                    refuse=about,
                     left="Move the loader into a module of its own or into the script",
                 )
             elif known.problem:
                 yield self.finding(
-                    known.source, known.call, f"the training DataLoader cannot be sharded: {known.problem}", refuse=True
+                    known.source,
+                    known.call,
+                    f"the training DataLoader cannot be sharded: {known.problem}",
+                    refuse=way_of_loader(facts.flow, facts.roles, loader, known.hindrance),
                 )
             elif (
                 not known.subset
@@ -126,8 +134,9 @@ class LoaderWithoutSampler(Rule):
                 yield self.finding(
                     known.source,
                     known.call,
-                    "the training DataLoader has a sampler that ddpify could not follow",
-                    refuse=True,
+                    f"the training DataLoader `{shown(known.source, known.call)}` has a sampler that ddpify could not "
+                    "follow",
+                    refuse=way_of_loader(facts.flow, facts.roles, loader),
                 )
             else:
                 yield self.shard(facts, known)
@@ -243,7 +252,11 @@ class LoaderWithoutSampler(Rule):
             if any("sampler" in o.arguments and o not in facts.roles.training_loaders for o in others):
                 message = f"`len({source.code(part)})` is asked of loaders with different samplers"
                 yield self.finding(
-                    source, part, message, refuse=True, left="Give the number of samples to the function"
+                    source,
+                    part,
+                    message,
+                    refuse=way_back(facts.flow, part, source, value=f"len({source.code(part)})"),
+                    left="Give the number of samples to the function",
                 )
 
     def check_steps(self, facts: Facts, known: LoaderFacts) -> list[Edit]:

@@ -16,6 +16,7 @@ from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.setup import reduce_options
+from ddpify.facts.trails import shown, way_back
 from ddpify.facts.values import FromLength, Loader
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._denominators import denominators
@@ -120,8 +121,9 @@ class MetricNotReduced(Rule):
                 yield self.finding(
                     loop.source,
                     loop.node,
-                    "the same loop trains and evaluates, and nothing was found that tells the two apart",
-                    refuse=True,
+                    f"the same loop over `{shown(loop.source, loop.node.iter)}` trains and evaluates, and nothing was "
+                    "found that tells the two apart",
+                    refuse=way_back(facts.flow, loop.node.iter, loop.source, loop.frame),
                 )
                 continue
             if loop.training and (kept := collected(facts, loop)):

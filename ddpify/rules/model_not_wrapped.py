@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore, Replace
+from ddpify.errors import Way
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
-from ddpify.facts.frames import Event, Frame
+from ddpify.facts.frames import Frame
 from ddpify.facts.roles import root
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.trails import told, trail
+from ddpify.facts.trails import shown, way_back, way_of_call
 from ddpify.facts.unused import left_out
 from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
@@ -174,13 +175,14 @@ class ModelNotWrapped(Rule):
             return
         for w in facts.wraps:
             if isinstance(w, NoWrapPoint):
-                yield self.finding(w.source, w.node, f"the model could not be wrapped: {w.reason}", refuse=True)
+                message = f"the model `{w.about.value}` could not be wrapped: {w.reason}"
+                yield self.finding(w.source, w.node, message, refuse=w.about)
             elif not facts.editable(w.source):
                 message = (
                     f"`{w.target}` would have to be wrapped in {w.source.path.name}, "
                     "and ddpify makes no changed copy of that file"
                 )
-                yield self.finding(w.source, w.after, message, refuse=True)
+                yield self.finding(w.source, w.after, message, refuse=self.way_of(facts, w))
             else:
                 loose = next((name for m in w.modules if (name := left_out(facts, m))), "")
                 yield self.finding(
@@ -234,11 +236,12 @@ class ModelNotWrapped(Rule):
                 if alone is not None
                 else "parameters that belong to no model"
             )
+            about = way_back(facts.flow, parameters_of(node), source, optimizer.site.frame, value=shown(source, node))
             yield self.finding(
                 source,
                 node,
-                f"`{source.code(node)}` trains {what}: DDP would not average their gradients",
-                refuse=True,
+                f"`{about.value}` trains {what}: DDP would not average their gradients",
+                refuse=about,
                 left="Make them part of the model (an attribute of its class), so that its forward uses them",
             )
 
@@ -255,22 +258,19 @@ class ModelNotWrapped(Rule):
             }
         )
         seen = f"it comes through {', '.join(called[:3])}" if called else "no call of a model was seen on the way to it"
+        about = way_of_call(facts.flow, event)
         return self.finding(
             source,
             event.node,
-            f"the loss of `{source.code(event.node)}` could not be traced to a model whose parameters an optimizer has "
-            f"({seen}{self.way(facts, event)})",
-            refuse=True,
+            f"the loss of `{about.value}` could not be traced to a model whose parameters an optimizer has ({seen})",
+            refuse=about,
             left="DDP needs a forward of the model itself between the batch and the loss",
         )
 
-    def way(self, facts: Facts, event: Event) -> str:
-        """What the loss is made of, step by step, as far as that could be followed."""
-        func = event.node.func if isinstance(event.node, cst.Call) else None
-        if not isinstance(func, cst.Attribute):
-            return ""
-        steps = told(trail(facts.flow, func.value, event.frame))
-        return f": {steps}" if steps else ""
+    def way_of(self, facts: Facts, w: WrapPoint) -> Way:
+        """How the model got to the statement behind which it would be wrapped."""
+        made = w.module.site
+        return way_back(facts.flow, made.node, made.source, made.frame, value=w.target)
 
     def name_of(self, w: WrapPoint | NoWrapPoint) -> str:
         return w.target if isinstance(w, WrapPoint) else w.source.code(w.node)
@@ -329,6 +329,11 @@ def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
 
 def _values(value: object) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else ()
+
+
+def parameters_of(call: cst.CSTNode) -> cst.CSTNode:
+    """`params` of `SGD(params, lr=0.1)`"""
+    return call.args[0].value if isinstance(call, cst.Call) and call.args else call
 
 
 def certain(module: Module) -> bool:

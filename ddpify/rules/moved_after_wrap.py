@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
+from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule
 
@@ -61,10 +62,10 @@ class MovedAfterWrap(Rule):
                 continue
             if any(t.obj is e.obj and (t.seq > e.seq or self.loops(t) & self.loops(e)) for t in trains):
                 seen.add(id(e.node))
-                code = e.frame.source.code(e.node)
+                code = shown(e.frame.source, e.node)
                 message = f"`{code}` moves a wrapped model that is trained on: its gradients are no longer averaged"
                 left = "Save a copy instead: {k: v.cpu() for k, v in model.module.state_dict().items()}"
-                refuse = facts.converting
+                refuse = way_of_call(facts.after, e) if facts.converting else None
                 yield self.finding(e.frame.source, e.node, message, refuse=refuse, left=left if refuse else "")
 
     def moves(self, e: Event) -> bool:

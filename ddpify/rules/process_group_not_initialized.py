@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.edits import AddHelper, Delete, Edit, InsertAfter, InsertBefore, Replace
+from ddpify.errors import Seen
 from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, only_availability
 from ddpify.facts.setup import SetUp, find_setup, moves_up
+from ddpify.facts.trails import shown
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
 
@@ -71,20 +73,24 @@ class ProcessGroupNotInitialized(Rule):
             return
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp):
+            event = facts.roles.backwards[0]
+            what = shown(event.frame.source, event.node)
             yield self.finding(
-                facts.source,
-                facts.source.module,
-                "no statement was found that the set-up could stand before",
-                refuse=True,
+                event.frame.source,
+                event.node,
+                f"no statement was found that the set-up could stand before: the first that trains is `{what}`",
+                refuse=Seen(what),
             )
             return
         if setup.again is not None:
             e = setup.again
+            what = shown(e.frame.source, e.node)
             yield self.finding(
                 e.frame.source,
                 e.node,
-                "worker processes that are spawned import this file again and would join the process group here",
-                refuse=True,
+                f"worker processes that are spawned import this file again and would join the process group here "
+                f"(`{what}`)",
+                refuse=Seen(what),
                 left='Move it under `if __name__ == "__main__":`',
             )
             return

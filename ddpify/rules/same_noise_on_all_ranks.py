@@ -13,6 +13,7 @@ from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.seeds import Seed, is_noisy, seeds
+from ddpify.facts.trails import way_back, way_of_call
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import Source
 
@@ -98,7 +99,7 @@ class SameNoiseOnAllRanks(Rule):
             return
         unplaced = behind is None if late else point.is_before
         if not lines or unplaced or not facts.editable(source):
-            yield self.unvaried(fixed, late if behind is None else [], needed=drawn is not None)
+            yield self.unvaried(facts, fixed, late if behind is None else [], needed=drawn is not None)
             return
         block = f"if not {facts.names_of(source)['is_main_process']}():\n" + "\n".join(lines)
         place = point.after if behind is None else behind[1]
@@ -127,20 +128,21 @@ class SameNoiseOnAllRanks(Rule):
                 lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
         return lines
 
-    def unvaried(self, fixed: list[Seed], late: list[Event], needed: bool) -> Finding:
+    def unvaried(self, facts: Facts, fixed: list[Seed], late: list[Event], needed: bool) -> Finding:
         """The ranks stay alike: `needed` says that they must not, since each draws its own batches."""
         first = next((s for s in fixed if s.what in ("torch", "numpy")), fixed[0])
-        why_not = f"the seed `{first.text}` cannot be named where the model is wrapped"
+        about = way_back(facts.flow, first.call.args[0].value, first.event.frame.source, first.event.frame)
+        why_not = f"the seed `{about.value}` cannot be named where the model is wrapped"
         if late:
-            text = late[-1].frame.source.code(late[-1].node).split("\n")[0]
-            why_not = f"`{text}` comes behind the wrap, and has to be alike on all of them"
+            about = way_of_call(facts.flow, late[-1])
+            why_not = f"`{about.value}` comes behind the wrap, and has to be alike on all of them"
         return self.finding(
             first.event.frame.source,
             first.event.node,
             f"all ranks draw the same random numbers while training: {why_not}; to vary them, seed the ranks apart "
             "before the first epoch",
             note=not needed,
-            refuse=needed,
+            refuse=about if needed else None,
             left="make the seed a constant, or a name of the whole module" if needed else "",
         )
 

@@ -14,6 +14,7 @@ from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.placing import alternatives
 from ddpify.facts.replay import replay
+from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.values import FromForward, Wrapped
 from ddpify.facts.wraps import WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -209,12 +210,12 @@ class SeveralForwardsBeforeBackward(Rule):
         )
 
     def second(self, facts: Facts, e: Event, through: Event) -> Finding:
-        code, forward = e.frame.source.code(e.node), through.frame.source.code(through.node)
+        code, forward = shown(e.frame.source, e.node), shown(through.frame.source, through.node)
         return self.finding(
             e.frame.source,
             e.node,
             f"`{code}` is the second backward through `{forward}`: only the first is reduced, these stay local",
-            refuse=facts.converting,
+            refuse=way_of_call(facts.after, e) if facts.converting else None,
             left=_REMEDY if facts.converting else "",
         )
 

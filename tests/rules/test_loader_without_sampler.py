@@ -100,7 +100,7 @@ def test_one_call_that_nothing_tells_apart_is_refused() -> None:
     train, test = load(TensorDataset(torch.ones(8, 4))), load(TensorDataset(torch.ones(6, 4)))
     """
     found = edited(SCRIPT.format(makes=clean(makes), train="train", test="test"), "DDP301")
-    assert any("the same DataLoader(...) call" in message for message in found.left)
+    assert any("the same call, `DataLoader(dataset, 4, shuffle=True)`, makes" in message for message in found.left)
 
 
 def test_arguments_of_a_partial_count() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ddpify.convert import convert_source
+from ddpify.source import Source
 from tests.rules.edited import clean, edited
 
 HEAD = """
@@ -178,3 +182,47 @@ def test_a_model_in_a_statement_whose_order_would_change_is_refused(call: str) -
     """
     found = edited(HEAD + clean(body) + "\n", "DDP201")
     assert ["made and trained in one statement" in message for message in found.left] == [True]
+
+
+UNKNOWN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from zoo import Net
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+net = Net(width=4).to("cpu")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        net(x).mean().backward()
+        optimizer.step()
+    print(net.sample(3))
+torch.save(net.state_dict(), "net.pt")
+"""
+
+
+def test_a_model_of_an_unknown_library_is_one_like_others() -> None:
+    """It is known by its use alone, behind the wrap: set-up comes before it, and what is asked of it is asked of it."""
+    text = convert_source(Source(Path("train.py"), UNKNOWN.encode())).text
+    assert text.index("\nsetup_distributed()\n") < text.index("net = Net(width=4)") < text.index("net = DDP(net)")
+    assert "net.module.sample(3)" in text
+    assert 'torch.save(net.module.state_dict(), "net.pt")' in text
+
+
+def test_a_forward_that_gives_a_loss_on_one_way_and_more_on_another() -> None:
+    body = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+        def forward(self, x, all=False):
+            out = self.layer(x)
+            if all:
+                return out.mean(), out
+            return out.mean()
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in loader:
+        net(x).backward()
+        optimizer.step()
+    """
+    assert "net = DDP(net)" in edited(HEAD + clean(body) + "\n", "DDP201").text

@@ -1,0 +1,401 @@
+"""Scripts that are refused, one for each reason: what stands in the sentence, and the script."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+points = TensorDataset(torch.ones(8, 4))
+"""
+TAIL = """\
+loader = DataLoader(points, batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+"""
+STEP = """\
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+
+
+def text(code: str) -> str:
+    """A script as it stands; `HEAD`, `TAIL` and `STEP` on lines of their own stand for those parts."""
+    lines = dedent(code).strip("\n").split("\n")
+    return "\n".join({"HEAD": HEAD, "TAIL": TAIL, "STEP": STEP}.get(line, line) for line in lines) + "\n"
+
+
+def loaded(made: str) -> str:
+    return text(f"HEAD\n{dedent(made).strip()}\n{TAIL.split(chr(10), 1)[1]}")
+
+
+def by_hand(body: str, before: str = "data = torch.ones(8, 4)") -> str:
+    """A training without a DataLoader."""
+    return text(f"HEAD\n{dedent(before).strip()}\nSTEP\n{dedent(body).strip()}")
+
+
+#: what stands in the sentence -> the script
+SEEN = {
+    "already distributed (`import torch.distributed`": "import torch.distributed\ntorch.distributed.barrier()\n",
+    "Fabric(strategy": "import lightning as L\n",
+    "Trainer runs the loop (`Trainer(": "import torch\nfrom transformers import Trainer\nTrainer(None).train()\n",
+    "a TensorFlow script (tf": "import tensorflow as tf\n",
+    "no PyTorch in it, which begins with `print(1)`": "print(1)\n",
+    "a JAX script": "import jax\n",
+    "reinforcement learning (`import gym`)": "import gym\n" + text("HEAD\nTAIL"),
+    "starts training processes of its own (`mp.Process(": text("""
+        import torch.multiprocessing as mp
+        HEAD
+        TAIL
+        mp.Process(target=print).start()
+        """),
+    "only loads and applies a model (inference, `torch.load(": 'import torch\nprint(torch.load("net.pt"))\n',
+    "nothing trains in it (`import torch`)": "import torch\nprint(torch.ones(3))\n",
+    "`loss.backward()` stands here, but nothing": text("""
+        import torch
+        def outer():
+            def train(loss):
+                loss.backward()
+        """),
+    "more than one GPU by itself": text("""
+        HEAD
+        first, second = nn.Linear(4, 4).cuda(0), nn.Linear(4, 1).cuda(1)
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+        for (x,) in DataLoader(points):
+            second(first(x)).mean().backward()
+            optimizer.step()
+        """),
+}
+SEEN["would join the process group here (`DataLoader(points, num_workers=2)`)"] = text("""
+    import torch
+    import torch.multiprocessing
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+    points = TensorDataset(torch.ones(8, 4))
+    net = nn.Linear(4, 1)
+    loader = DataLoader(points, num_workers=2)
+    if __name__ == "__main__":
+        torch.multiprocessing.set_start_method("spawn")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for (x,) in loader:
+            net(x).mean().backward()
+            optimizer.step()
+    """)
+VALUES = {
+    "`main` trains, but nothing calls it": text(
+        "HEAD\ndef main():\n" + "".join(f"    {x}\n" for x in TAIL.split("\n"))
+    ),
+    # -- the loader
+    "it has a batch_sampler (`own`)": loaded("""
+        class Own:
+            def __iter__(self):
+                yield [0, 1]
+        own = Own()
+        loader = DataLoader(points, batch_sampler=own)
+        """),
+    "it has WeightedRandomSampler (`drawn`)": loaded("""
+        drawn = torch.utils.data.WeightedRandomSampler(torch.ones(8), 8)
+        loader = DataLoader(points, sampler=drawn)
+        """),
+    "`flow` is a Walk, an IterableDataset": loaded("""
+        class Walk(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                yield (torch.ones(4),)
+        flow = Walk()
+        loader = DataLoader(flow)
+        """),
+    "`pairs` is a ChainDataset, a stream": loaded("""
+        pairs = torch.utils.data.ChainDataset([points])
+        loader = DataLoader(pairs)
+        """),
+    "`train` is Multi30k of torchtext, a stream": loaded("""
+        from torchtext.datasets import Multi30k
+        train = Multi30k(split="train")
+        loader = DataLoader(train)
+        """),
+    "makes a training loader and an evaluation loader": loaded("""
+        def load(dataset):
+            return DataLoader(dataset, 4, shuffle=True)
+        loader, test = load(TensorDataset(torch.ones(8, 4))), load(TensorDataset(torch.ones(6, 4)))
+        """)
+    + "with torch.no_grad():\n    for (x,) in test:\n        print(net(x))\n",
+    "`Loader(points)` makes a DataLoader in a way": loaded("""
+        class Loader(DataLoader):
+            def __init__(self, *rest):
+                DataLoader.__init__(self, *rest)
+        loader = Loader(points)
+        """),
+    # -- no loader
+    "each step goes on from the `memory`": by_hand(
+        """
+        memory = torch.zeros(4)
+        for i in range(8):
+            memory = memory * 0.5 + data[i]
+            optimizer.zero_grad()
+            net(memory).mean().backward()
+            optimizer.step()
+        """
+    ),
+    "come from batchmaker.batches (`batches(8)`)": by_hand(
+        """
+        from batchmaker import batches
+        for x in batches(8):
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+        """
+    ),
+    "nothing in the script makes `batches`": by_hand(
+        "for x in batches:\n    optimizer.zero_grad()\n    net(x).mean().backward()\n    optimizer.step()\n"
+    ),
+    "counted by a progress bar, `trange(8)`": by_hand(
+        """
+        from tqdm import trange
+        for i in trange(8):
+            optimizer.zero_grad()
+            net(data[i]).mean().backward()
+            optimizer.step()
+        """
+    ),
+    "stops at a number of this rank's own (`loss < 0.1`": by_hand(
+        """
+        for i in range(8):
+            loss = net(data[i]).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if loss < 0.1:
+                break
+        """
+    ),
+    "what is done under `len(x) < 2`": by_hand(
+        """
+        for x in data.split(3):
+            if len(x) < 2:
+                continue
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+        """
+    ),
+    "draws from a generator with a seed of its own": by_hand(
+        """
+        for step in range(8):
+            rows = torch.randint(8, (2,), generator=own)
+            optimizer.zero_grad()
+            net(data[rows]).mean().backward()
+            optimizer.step()
+        """,
+        "data, own = torch.ones(8, 4), torch.Generator().manual_seed(0)",
+    ),
+    "the batches are cut at `self.at`": by_hand(
+        """
+        class Batches:
+            def __init__(self):
+                self.at, self.order = 0, torch.randperm(8)
+            def draw(self):
+                if self.at >= 8:
+                    self.at, self.order = 0, torch.randperm(8)
+                rows = self.order[self.at:self.at + 2]
+                self.at += 2
+                return data[rows]
+        batches = Batches()
+        for step in range(4):
+            x = batches.draw()
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+        """
+    ),
+    "`n + 1 == len(parts)` (line": by_hand(
+        """
+        for n, x in enumerate(parts):
+            net(x).mean().backward()
+            if n + 1 == len(parts):
+                optimizer.step()
+        """,
+        "parts = list(torch.ones(8, 4).split(2))",
+    ),
+    '`random.shuffle(rows["all"])` draws another order': by_hand(
+        """
+        import random
+        rows = {"all": list(range(8))}
+        for epoch in range(2):
+            random.shuffle(rows["all"])
+            for i in rows["all"]:
+                optimizer.zero_grad()
+                net(data[i]).mean().backward()
+                optimizer.step()
+        """
+    ),
+    "has a sampler that ddpify could not follow": loaded("""
+        from samplers import Balanced
+        drawn = Balanced(points)
+        loader = DataLoader(points, sampler=drawn)
+        """),
+    "`len(data.sampler)` is asked of loaders with different samplers": loaded("""
+        from torch.utils.data import SubsetRandomSampler
+        def count(data):
+            return len(data.sampler)
+        first, rest = [0, 1, 2, 3, 4, 5], [6, 7]
+        loader = DataLoader(points, sampler=SubsetRandomSampler(first))
+        test = DataLoader(points, sampler=SubsetRandomSampler(rest))
+        print(count(loader), count(test))
+        """)
+    + "with torch.no_grad():\n    for (x,) in test:\n        print(net(x))\n",
+    "the seed `seed` cannot be named where the model is wrapped": by_hand(
+        """
+        for step in range(8):
+            x = data[torch.randint(8, (2,))]
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+        """,
+        """
+        def fix(seed):
+            torch.manual_seed(seed)
+        fix(3)
+        data = torch.ones(8, 4)
+        """,
+    ),
+    "could not be followed row by row": by_hand(
+        """
+        for step in range(8):
+            rows = data.reshape(4, 8)[:, :4]
+            optimizer.zero_grad()
+            net(rows).mean().backward()
+            optimizer.step()
+        """
+    ),
+    "is trained without going through the DDP wrapper": text("""
+        HEAD
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 1)
+            def encode(self, x):
+                return self.layer(x)
+            def forward(self, x):
+                return self.encode(x)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for (x,) in DataLoader(points):
+            (net(x).mean() + net.encode(x).mean()).backward()
+            optimizer.step()
+        """),
+    "`a @ a.t()` needs all rows at once": by_hand(
+        """
+        def alike(a):
+            return (a @ a.t()).mean()
+        for step in range(8):
+            optimizer.zero_grad()
+            alike(net(data)).backward()
+            optimizer.step()
+        """
+    ),
+    "the loop ends by the loss of one rank's rows (`loss > 0.1`)": by_hand(
+        """
+        loss = torch.tensor(9.0)
+        while loss > 0.1:
+            loss = net(data).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """
+    ),
+    "`torch.ones(8, 4)`, which it trains on, is not read": by_hand(
+        "optimizer.zero_grad()\nnet(torch.ones(8, 4)).mean().backward()\noptimizer.step()\n"
+    ),
+    # -- the model
+    "the loss of `net(x).mean().backward()` could not be traced": text("""
+        HEAD
+        from nets import make
+        net = make("small")
+        optimizer = torch.optim.SGD([p for p in net.weights], lr=0.1)
+        for (x,) in DataLoader(points):
+            net(x).mean().backward()
+            optimizer.step()
+        """),
+    "trains parameters that belong to no model": text("""
+        HEAD
+        net, scale = nn.Linear(4, 1), nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
+        for (x,) in DataLoader(points):
+            (net(x) * scale).mean().backward()
+            optimizer.step()
+        """),
+    "trains a part of the model by itself": text("""
+        HEAD
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 1)
+            def forward(self, x):
+                return self.layer(x)
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for (x,) in DataLoader(points):
+            net.layer(x).mean().backward()
+            optimizer.step()
+        """),
+    "trains itself in `fit`, which is called in a loop": text("""
+        HEAD
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(4, 1)
+                self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            def forward(self, x):
+                return self.layer(x)
+            def fit(self, data):
+                for (x,) in data:
+                    self(x).mean().backward()
+                    self.optimizer.step()
+        net, loader = Net(), DataLoader(points)
+        for epoch in range(3):
+            net.fit(loader)
+        """),
+    "is made and trained in one statement": text("""
+        HEAD
+        def load():
+            return DataLoader(points)
+        def train(data, net):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in data:
+                net(x).mean().backward()
+                optimizer.step()
+        train(load(), nn.Linear(4, 1))
+        """),
+    "through *args or **kwargs": text("""
+        HEAD
+        def train(data, net):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in data:
+                net(x).mean().backward()
+                optimizer.step()
+        both = (DataLoader(points), nn.Linear(4, 1))
+        train(*both)
+        """),
+    "moves a wrapped model that is trained on": text("HEAD\nTAIL").replace(
+        "        net(x).mean()", "        net.cpu()\n        net(x).mean()"
+    ),
+    "is the second backward through": text("""
+        HEAD
+        net, head = nn.Linear(4, 4), nn.Linear(4, 1)
+        optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=0.1)
+        for (x,) in DataLoader(points):
+            out = net(x)
+            head(out).mean().backward(retain_graph=True)
+            out.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        """),
+}
