@@ -17,6 +17,7 @@ _NAMES = {
     "DDP": ("DDP", "DistributedDataParallel"),
     "DistributedSampler": ("DistributedSampler", "TorchDistributedSampler"),
     "contextmanager": ("contextmanager", "context_manager"),
+    "nullcontext": ("nullcontext", "null_context"),
     "setup_distributed": ("setup_distributed", "setup_process_group"),
     "is_main_process": ("is_main_process", "is_rank_zero"),
     "main_process_first": ("main_process_first", "rank_zero_first"),
@@ -49,6 +50,7 @@ _IMPORTS = {
         "from torch.utils.data.distributed import DistributedSampler",
     ),
     "contextmanager": ("contextlib.contextmanager", "from contextlib import contextmanager"),
+    "nullcontext": ("contextlib.nullcontext", "from contextlib import nullcontext"),
 }
 
 

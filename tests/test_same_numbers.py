@@ -15,7 +15,7 @@ from tests.numbers import Pair, Shape, Texts, Wanted, changed, differences, run_
 
 pytestmark = pytest.mark.torchrun
 SHAPES = (
-    Shape("accumulated_amp_onecycle", doubled=(("BATCH = 2, 3, 6", "BATCH = 2, 3, 12"),)),
+    Shape("accumulated_gradients", doubled=(("BATCH = 2, 3, 6", "BATCH = 2, 3, 12"),)),
     Shape("accumulated_carried_over", doubled=(("default=6", "default=12"),)),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
     Shape("meters_and_patience"),
@@ -83,7 +83,7 @@ SHAPES = (
 )
 
 #: run in `make test`, on two ranks; the others, and one and three ranks, in `make test-all`
-CORE = tuple(s for s in SHAPES if s.case is None or s.name in ("argparse_functions", "phases_dict", "vae_sum_loss"))
+CORE = tuple(s for s in SHAPES if s.case is None or s.name in ("accumulated_gradients", "phases_dict", "vae_sum_loss"))
 
 
 def _each(shapes: Iterable[Shape]) -> pytest.MarkDecorator:
@@ -167,25 +167,25 @@ _LOSSES = r"backward \d+: .* and not"
 DAMAGES = (
     Damage(
         "a count is one shard's",
-        "accumulated_amp_onecycle",
+        "accumulated_gradients",
         (("        [correct] = all_reduce_sum(correct)\n", ""),),
         r"right \d+/22, .* and not",
     ),
     Damage(
         "a training loss is one shard's",
-        "accumulated_amp_onecycle",
+        "accumulated_gradients",
         (("    [total] = all_reduce_mean(total)\n", ""),),
         "loss .* and not",
     ),
     Damage(
         "a mean is added up",
-        "accumulated_amp_onecycle",
+        "accumulated_gradients",
         (("[total] = all_reduce_mean(total)", "[total] = all_reduce_sum(total)"),),
         "loss .* and not",
     ),
     Damage(
         "a count becomes a float",
-        "accumulated_amp_onecycle",
+        "accumulated_gradients",
         (("return [s if f else int(s) for", "return [s for"),),
         r"right \d+\.0/22",
     ),
@@ -268,8 +268,26 @@ DAMAGES = (
     ),
     Damage(
         "the remainder of the accumulation makes no step",
-        "accumulated_amp_onecycle",
+        "accumulated_gradients",
         ((" or i + 1 == len(train_loader)", ""),),
+        _LOSSES,
+    ),
+    Damage(
+        "gradients are never exchanged",
+        "accumulated_gradients",
+        (("with nullcontext() if is_step else model.no_sync():", "with model.no_sync():"),),
+        _LOSSES,
+    ),
+    Damage(
+        "the last batches of an epoch keep their gradients and step",
+        "accumulated_gradients",
+        (("with nullcontext() if is_step else", "with nullcontext() if (i + 1) % ACCUM == 0 else"),),
+        _LOSSES,
+    ),
+    Damage(
+        "the first batch is exchanged and not the last",
+        "accumulated_carried_over",
+        (("with nullcontext() if is_step else", "with nullcontext() if step % args.accumulate == 0 else"),),
         _LOSSES,
     ),
     Damage(
