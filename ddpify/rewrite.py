@@ -241,7 +241,7 @@ class Rewriter(Layout):
         self.own_line(stmt)
         at = self.end(stmt)
         indent = self.indent_of(stmt) + self.unit_of(stmt) * self.depth_of(stmt)
-        text = "".join(self.nl + indent + self.inserted(line, indent) for line in edit.lines)
+        text = "".join(self.nl + (indent if line else "") + self.inserted(line, indent) for line in edit.lines)
         self.change(at, at, text, 300 - len(indent))  # at the end of several blocks the innermost comes first
 
     def inserted(self, line: str, indent: str, as_is: bool = False) -> str:
@@ -250,7 +250,7 @@ class Rewriter(Layout):
         if not as_is:
             unit = self.unit_after(indent)
             rest = [re.sub(r"^( {4})+", lambda m: unit * (len(m[0]) // 4), x) for x in rest]
-        return (self.nl + indent).join([first, *rest])
+        return "".join([first, *(self.nl + (indent + line if line.strip() else "") for line in rest)])
 
     def depth_of(self, stmt: cst.CSTNode) -> int:
         """How many guards a statement stands under; its own, not shared by what is inserted beside it, left out."""

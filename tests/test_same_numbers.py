@@ -290,6 +290,13 @@ DAMAGES = (
         (("with nullcontext() if is_step else", "with nullcontext() if step % args.accumulate == 0 else"),),
         _LOSSES,
     ),
+    Damage("a meter is one shard's", "meters_and_patience", (("    losses.all_reduce()\n", ""),), "train .* and not"),
+    Damage(
+        "a meter's mean stays behind its sums",
+        "meters_and_patience",
+        (("(self.sum, self.count)\n        self.avg = self.sum / self.count\n", "(self.sum, self.count)\n"),),
+        "train .* and not",
+    ),
     Damage(
         "a schedule counts one process's steps",
         "accumulated_carried_over",

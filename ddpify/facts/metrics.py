@@ -110,7 +110,7 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 tensor,
                 all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
                 # hits += (out > 0).sum(0) may be a number for each class
-                _fresh(facts, known, target) and not (agg == "sample" and tensor),
+                is_fresh(facts, known, target) and not (agg == "sample" and tensor),
                 read,
                 tuple(n for n, _ in found),
             )
@@ -156,7 +156,7 @@ def _is_number(facts: Facts, value: cst.BaseExpression) -> bool:
     return not makers & {"tensor", "array", "zeros_like", "as_tensor"} or constants(first) is not None
 
 
-def _fresh(facts: Facts, known: LoopFacts, target: str) -> bool:
+def is_fresh(facts: Facts, known: LoopFacts, target: str) -> bool:
     """`total = 0` stands before the loop, with no other loop around only one of them, and not inside it."""
     source = known.source
     start = source.span(known.node).start

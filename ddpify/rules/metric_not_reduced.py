@@ -13,6 +13,7 @@ from ddpify.facts.collected import collected, mean_lists
 from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts
+from ddpify.facts.meters import METHOD, Meter, meters
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.setup import reduce_options
@@ -20,6 +21,7 @@ from ddpify.facts.trails import shown, way_back
 from ddpify.facts.values import FromLength, Loader
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._denominators import denominators
+from ddpify.rules._meters import with_method
 from ddpify.rules._shared import mean_helpers
 from ddpify.source import walk
 
@@ -42,7 +44,8 @@ class MetricNotReduced(Rule):
     Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they
     are divided by is made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that
     is what one process that ran the union of the ranks' batches would have added up, and `len(loader)` stays what it
-    divides by. A list that gets one batch mean a step is averaged entry by entry.
+    divides by. A list that gets one batch mean a step is averaged entry by entry. A meter of the script's own (`sum +=
+    val * n`, `count += n`, `avg = sum / count`) gets a method that adds its sums up.
     """
 
     code = "DDP501"
@@ -128,13 +131,28 @@ class MetricNotReduced(Rule):
                 continue
             if loop.training and (kept := collected(facts, loop)):
                 lists = [name for name in mean_lists(facts, loop) if name in kept]
-                if rest := [name for name in kept if name not in lists]:
+                held = [m for m in meters(facts, loop) if m.target in kept]
+                if rest := [name for name in kept if name not in (*lists, *(m.target for m in held))]:
                     yield self.one_shard(loop, rest)
-                for name in lists:
-                    f = self.average_list(facts, loop, name)
+                for f in (*(self.average_list(facts, loop, n) for n in lists), *self.meters(facts, loop, held, done)):
                     yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+
+    def meters(self, facts: Facts, loop: LoopFacts, held: list[Meter], done: set[int]) -> Iterator[Finding]:
+        """`losses.all_reduce()` behind the loop, a method that the class of the meter gets."""
+        for m in held:
+            edits: list[Edit] = [InsertAfter(loop.source, loop.node, (f"{m.target}.{METHOD}()",))]
+            if id(m.cls) not in done:
+                done.add(id(m.cls))
+                edits += with_method(facts, m)
+            yield self.finding(
+                loop.source,
+                loop.node,
+                f"`{m.target}` is added up over the ranks",
+                *edits,
+                reason="numbers of the whole set, alike on every rank",
+            )
 
     def one_shard(self, loop: LoopFacts, kept: list[str]) -> Finding:
         names = " and ".join(f"`{name}`" for name in kept)
@@ -176,7 +194,7 @@ class MetricNotReduced(Rule):
 
     def only(self, edit: Edit, test: str, loop: LoopFacts) -> Edit:
         """The reduction of a loop that also evaluates in full: while training only."""
-        if isinstance(edit, InsertAfter):
+        if isinstance(edit, InsertAfter) and edit.node is loop.node:
             unit = "    "
             return replace(edit, lines=(f"if {test}:\n" + "\n".join(unit + line for line in edit.lines),))
         return edit
