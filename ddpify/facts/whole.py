@@ -189,9 +189,10 @@ def _bodies(facts: Facts, level: Level) -> list[cst.CSTNode]:
 def _tensors(facts: Facts, level: Level, names: frozenset[str]) -> list[str]:
     """The names that hold tensors from before the loop, in the order in which the loop reads them."""
     found: dict[str, None] = {}
-    for body, node in ((b, n) for b in _bodies(facts, level) for n in walk(b)):
-        inside = {t for b in (level.body, body) for x in bindings(b) for t in x.targets}
-        known = isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in names - inside
+    loop = {t for x in bindings(level.body) for t in x.targets}
+    bodies = [(b, names - loop - {t for x in bindings(b) for t in x.targets}) for b in _bodies(facts, level)]
+    for outer, node in ((outer, n) for b, outer in bodies for n in walk(b)):
+        known = isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in outer
         part = isinstance(node, cst.Attribute) and isinstance(data_of(facts.flow.values.get(node.value, ())), Data)
         if known and not part and _holds_data(facts.flow.values.get(node, ())):
             found[dotted(node)] = None
