@@ -79,7 +79,10 @@ def cli() -> None:
     help="scale: batch_size per process (default); keep: divide it by the number of processes.",
 )
 @click.option(
-    "--verify", "verifying", is_flag=True, help="Run the result on ranks; ARGS behind `--` are the script's own."
+    "--verify",
+    "verifying",
+    is_flag=True,
+    help="Run the result on ranks, and against SCRIPT; ARGS behind `--` are the script's own.",
 )
 @_launch
 @debug
@@ -108,7 +111,9 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     report = Report(conversion, wish.target, wish.args, wish.verifying, wish.check)
     if form == "text":
         _show(report, wish)
-    verified = wish.launch.verify(wish.target, wish.args) if wish.verifying and wish.target is not None else None
+    verified = None
+    if wish.verifying and wish.target is not None:
+        verified = wish.launch.verify(wish.target, wish.args, wish.original)
     if form == "json":
         code = {} if wish.quiet or wish.diff else {"code": conversion.text}
         _print_json({**report.to_json(), **code, "verified": None if verified is None else verified.to_json()})
@@ -137,6 +142,11 @@ class Wish:
     def target(self) -> Path | None:
         """The file to write, where there is one."""
         return self.script if self.in_place else None if self.output == _STANDARD else self.output
+
+    @property
+    def original(self) -> Path | None:
+        """The script to hold the result against: it must still be there, and run."""
+        return None if self.in_place or self.script == _STANDARD or self.script.suffix == ".ipynb" else self.script
 
     @property
     def suffix(self) -> str | None:
@@ -226,17 +236,23 @@ def _print_json(data: object) -> None:
 @cli.command()
 @click.argument("script", type=_path, metavar="OUT")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--original", type=_path, metavar="SCRIPT", help="Also run SCRIPT, that OUT was made from, on the same samples."
+)
+@click.option("--keep-dropout", "dropout", is_flag=True, help="Leave dropout on where both are compared.")
+@click.option("--keep-batchnorm", "batch_norm", is_flag=True, help="Let BatchNorm count where both are compared.")
 @_launch
 @_format
 @debug
 @click.pass_context
-def verify(ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str, **launch: Any) -> None:
+def verify(ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str, **asked: Any) -> None:
     """Run OUT under torchrun and check it.
 
     The report says of each property of `ddpify explain contract` whether it held. This executes the script; its own
     arguments come behind `--`. Without enough GPUs the ranks run on the CPU.
     """
-    report = Launch(**launch).verify(script, args)
+    compare = {name: asked.pop(name) for name in ("original", "dropout", "batch_norm")}
+    report = Launch(**asked).verify(script, args, **compare)
     if form == "json":
         _print_json(report.to_json())
     else:

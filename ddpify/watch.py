@@ -21,14 +21,21 @@ class Launch:
     timeout: float
     max_steps: int | None
 
-    def verify(self, script: Path, args: tuple[str, ...]) -> VerifyReport:
-        """Run the script on ranks; what is seen of it goes to standard error."""
-        from ddpify.verify import verify
+    def verify(self, script: Path, args: tuple[str, ...], original: Path | None = None, **still: bool) -> VerifyReport:
+        """Run the script on ranks, and against the original; what is seen of it goes to standard error."""
+        from ddpify.verify import Still, verify
 
         progress = Progress()
         try:
             return verify(
-                script, args=args, nproc=self.nproc, timeout=self.timeout, max_steps=self.max_steps, progress=progress
+                script,
+                args=args,
+                nproc=self.nproc,
+                timeout=self.timeout,
+                max_steps=self.max_steps,
+                original=original,
+                still=Still(**still),
+                progress=progress,
             )
         finally:
             progress.end()

@@ -48,6 +48,8 @@ class Job:
     #: whether its numbers are written down (tests/recorder.py), and the file of the batches that it is to draw
     record: bool = False
     given: Path | None = None
+    #: how the run is made comparable with another (the fields of Wish)
+    together: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ def _be_rank(job: dict[str, Any], rank: int, port: int, folder: Path, deadline: 
     launcher.use_loopback()
     _fresh_seeds()
     recorder = _from_file("_recorder", ROOT / "tests" / "recorder.py").start(job["given"]) if job["record"] else None
-    settings = ours.Settings(folder=folder, cpu=True, deadline=deadline, max_steps=job["max_steps"])
+    wish = ours.Wish(**job["together"]) if job["together"] else None
+    settings = ours.Settings(folder, cpu=True, deadline=deadline, max_steps=job["max_steps"], together=wish)
     code: int = ours.run(Path(job["script"]), job["args"], settings)
     if recorder is not None:
         recorder.write(folder / f"rank{rank}.numbers.json")

@@ -24,7 +24,7 @@ from ddpify.docs import pages
 from ddpify.errors import DdpifyError
 from ddpify.rules import Severity, all_rules
 from ddpify.source import Source
-from ddpify.verify import VerifyReport
+from ddpify.verify import Still, VerifyReport
 from ddpify.verify.checks import Result as Checked
 from ddpify.verify.checks import Status
 
@@ -404,6 +404,7 @@ def test_verify(train: Path, monkeypatch: pytest.MonkeyPatch, status: Status, co
     assert "a sentence" in result.stdout
     assert "rank 0: step 1" in result.stderr
     assert asked.pop("progress")
+    assert (asked.pop("original"), asked.pop("still")) == (None, Still())
     assert asked == {"script": train, "args": ("--epochs", "2"), "nproc": 3, "timeout": 7.0, "max_steps": 5}
     data = json.loads(run("verify", train, "--format", "json").stdout)
     assert data["ok"] is (code == 0)
@@ -418,8 +419,17 @@ def test_convert_and_verify(train: Path, monkeypatch: pytest.MonkeyPatch, status
     assert "not verified" not in result.stderr
     assert "torchrun --standalone --nproc-per-node=N out.py --epochs 2 -o x" in result.stderr
     assert (asked["script"], asked["args"]) == (Path("out.py"), ("--epochs", "2", "-o", "x"))
+    assert asked["original"] == train
     data = json.loads(run(train, "-o", "out.py", "--verify", "--format", "json").stdout)
     assert data["verified"]["ok"] is (code == 0)
+
+
+def test_verify_against_the_original(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = fake_verify(monkeypatch, Status.HELD)
+    assert run("verify", "out.py", "--original", train, "--keep-dropout").exit_code == 0
+    assert (asked["original"], asked["still"]) == (train, Still(dropout=True))
+    run(train, "--in-place", "--verify")
+    assert asked["original"] is None  # it is there no longer
 
 
 def test_verify_that_cannot_run(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,6 +452,7 @@ def test_convert_and_verify_for_real(train: Path) -> None:
     assert result.stdout == ""
     assert "2 ranks under torchrun" in result.stderr
     assert "FAILED" not in result.stderr
+    assert "same_parameters      in the end" in result.stderr
     assert sorted(os.listdir()) == ["model.pt", "out.py", "train.py"]
 
 

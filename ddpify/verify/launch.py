@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..package import package_of
 from .trace import RankTrace, Trace, read_rank
 
 PROCESSES = Path(__file__).parent / "processes"
+_ALONE_ON_CPU = {"DDPIFY_VERIFY_CPU": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 Progress = Callable[[str], None]
 
 
@@ -32,6 +33,14 @@ class Launch:
     nproc: int
     timeout: float
     max_steps: int | None = None
+    #: more of the environment, and another working folder
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+    #: as `python SCRIPT` and not under torchrun; on the CPU, or where it likes
+    alone: bool = False
+    cpu: bool = True
+    #: what else is to be removed when this process is killed
+    room: Path | None = None
 
 
 @contextlib.contextmanager
@@ -56,10 +65,11 @@ def _package(script: Path) -> str:
 def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The guard over torchrun. It ends everything when its standard input closes, whatever becomes of this process."""
     python = [sys.executable, "-u", str(PROCESSES)]
-    torchrun = [*python, "torchrun", str(folder), str(launch.nproc), str(launch.script), *launch.args]
+    script = [str(launch.script), *launch.args]
+    ranks = ["rank", str(folder), *script] if launch.alone else ["torchrun", str(folder), str(launch.nproc), *script]
     steps = "" if launch.max_steps is None else str(launch.max_steps)
     guard = subprocess.Popen(
-        [*python, "guard", str(folder), str(launch.timeout), *torchrun],
+        [*python, "guard", str(folder), str(launch.timeout), *python, *ranks],
         stdin=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C is ours to handle
         # what torch and the script put among the temporary files goes with ours, also when they are killed
@@ -68,7 +78,11 @@ def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             "TMPDIR": str(folder),
             "DDPIFY_VERIFY_MAX_STEPS": steps,
             "DDPIFY_VERIFY_PACKAGE": _package(launch.script),
+            **(_ALONE_ON_CPU if launch.alone and launch.cpu else {}),
+            **({"DDPIFY_VERIFY_ROOM": str(launch.room)} if launch.room is not None else {}),
+            **launch.env,
         },
+        cwd=launch.cwd,
     )
     try:
         yield guard

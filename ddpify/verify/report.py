@@ -12,6 +12,9 @@ from .trace import RankTrace, Trace
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
+
+    from .equivalence import Equivalence
 
 _ON_CPU = (
     "run on the CPU with gloo: there are not {nproc} GPUs. Not tried: nccl, a GPU for each rank, map_location, "
@@ -32,11 +35,17 @@ class VerifyReport:
     seconds: float
     cpu_fallback: bool
     failure: str = ""  # where it went wrong: rank, traceback, output; empty where nothing did
+    equivalence: Equivalence | None = None
 
     @property
     def ok(self) -> bool:
         """Nothing that was tried failed."""
-        return not any(result.status is Status.FAILED for result in self.results)
+        return not any(result.status is Status.FAILED for result in (*self.results, *self.compared))
+
+    @property
+    def compared(self) -> tuple[Result, ...]:
+        """What came of holding the ranks against the original."""
+        return self.equivalence.results if self.equivalence is not None else ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -55,8 +64,9 @@ class VerifyReport:
                     "sentence": result.sentence,
                     "likely": list(result.likely),
                 }
-                for result in self.results
+                for result in (*self.results, *self.compared)
             ],
+            "equivalence": None if self.equivalence is None else self.equivalence.to_json(),
             "failure": self.failure,
         }
 
@@ -67,15 +77,27 @@ class VerifyReport:
         head = f"{self.script}: {self.nproc} ranks under torchrun, {self.backend}, {self.seconds:.1f} s"
         console.print(Text(head, style="bold"), soft_wrap=True)
         for result in self.results:
-            word, style = _MARKS[result.status]
-            line = Text.assemble("  ", (f"{word:<10}", style), f"{result.name:<20} ", result.sentence)
-            if result.likely:
-                line.append(f"  (likely {', '.join(result.likely)}: see `ddpify explain {result.likely[0]}`)", "yellow")
-            console.print(line, soft_wrap=True)
+            console.print(_line(result), soft_wrap=True)
+        if self.equivalence is not None:
+            console.print(Text(self.equivalence.head(), style="bold"), soft_wrap=True)
+            for result in self.compared:
+                console.print(_line(result), soft_wrap=True)
+            for row in self.equivalence.table():
+                console.print(Text(row, style="dim"), soft_wrap=True)
         if self.cpu_fallback:
             console.print(Text(_ON_CPU.format(nproc=self.nproc), style="dim"), soft_wrap=True)
         if self.failure:
             console.print(Text(self.failure), soft_wrap=True)
+
+
+def _line(result: Result) -> Text:
+    from rich.text import Text
+
+    word, style = _MARKS[result.status]
+    line = Text.assemble("  ", (f"{word:<10}", style), f"{result.name:<20} ", result.sentence)
+    if result.likely:
+        line.append(f"  (likely {', '.join(result.likely)}: see `ddpify explain {result.likely[0]}`)", "yellow")
+    return line
 
 
 def _last(text: str) -> str:

@@ -166,11 +166,10 @@ class Exit(Event):
 
 
 E = TypeVar("E", bound=Event)
-_KINDS = {cls.kind: cls for cls in Event.__subclasses__()}
 
 
 def _event(line: Mapping[str, Any]) -> Event | None:
-    cls = _KINDS.get(line.get("kind", ""))
+    cls = next((cls for cls in Event.__subclasses__() if cls.kind == line.get("kind")), None)
     if cls is None:
         return None
     names = {field.name for field in fields(cls)}

@@ -170,6 +170,7 @@ def _tensors() -> None:
 
     _set(torch.Tensor, "to", to)
     _set(torch.Tensor, "type", kind)
+    patch(torch.nn.Module, "to", _module_to)
     for name in ("cuda", "pin_memory"):
         _set(torch.Tensor, name, lambda self, *_, **__: self)
     _set(torch.Tensor, "record_stream", _always(None))
@@ -177,6 +178,17 @@ def _tensors() -> None:
     _set(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", lambda module, *_, **__: module)
     for name in _KINDS:
         _set(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
+
+
+def _module_to(real: Any) -> Any:
+    def to(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if args and not isinstance(args[0], torch.dtype):
+            args = (on_cpu(args[0]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = on_cpu(kwargs["device"])
+        return real(module, *args, **kwargs)
+
+    return to
 
 
 def _cuda_functions(set_device: Callable[[object], None]) -> None:

@@ -26,6 +26,7 @@ from .lifetime import die_with_parent
 from .loading import Loading
 from .log import Log, is_user_file
 from .output import Output, capture
+from .together import Together, Wish
 from .training import StepLimit, Training
 
 # a rank that waits in a collective is still there, and says where, when the time is up
@@ -42,6 +43,8 @@ class Settings:
     max_steps: int | None = None
     #: the folder and the package that the script is run in (`python -m`)
     package: str = ""
+    #: how this run is made comparable with another; None: it is watched and nothing else
+    together: Wish | None = None
 
 
 class Observer:
@@ -57,15 +60,21 @@ class Observer:
         left = settings.deadline - time.time()
         faulthandler.dump_traceback_later(max(left, 0.1), file=self._stand)
         self._loading = Loading(self.log)
+        self._together = Together(self.log, settings.together) if settings.together is not None else None
         self._training = Training(
             self.log,
             cpu=settings.cpu,
             timeout=max(left, 1.0) + _AFTER_DEADLINE,
             max_steps=settings.max_steps,
-            on_step=self._loading.on_step,
+            on_step=self._on_step,
         )
         self._files = Files(self.log, lambda: self._training.wrapped)
         self._script = script
+
+    def _on_step(self) -> None:
+        self._loading.on_step()
+        if self._together is not None:
+            self._together.on_step()
 
     def start(self) -> None:
         """Patch torch."""
@@ -75,6 +84,8 @@ class Observer:
         self._training.watch()
         self._loading.watch()
         Output(self.log).watch()
+        if self._together is not None:
+            self._together.start()
         self._files.watch()  # last: our own files are none of the script's
 
     def _trimmed(self, error: BaseException) -> TracebackType | None:
@@ -96,6 +107,8 @@ class Observer:
         if status in ("ok", "cut"):
             self._loading.finish()
             self._training.finish()
+            if self._together is not None:
+                self._together.finish()
         text, name, at = "", "", None
         if error is not None and status == "error":
             text = _format(error, self._trimmed(error))
@@ -179,5 +192,6 @@ def main(argv: list[str]) -> None:
         deadline=float(os.environ.pop("DDPIFY_VERIFY_DEADLINE")),
         max_steps=int(limit) if limit else None,
         package=os.environ.pop("DDPIFY_VERIFY_PACKAGE", ""),
+        together=Wish.from_environment(),
     )
     raise SystemExit(run(Path(argv[1]), argv[2:], settings))

@@ -1,0 +1,268 @@
+"""A Pair -> what is the same in both, line by line; where something is not, the first place and the likely cause."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ..checks import Result, Status
+from ..checks._base import at, count
+from ..trace import Step
+from . import causes
+from .causes import Cause
+from .events import Line, Loss, OwnOrder, Parameters, Rates
+from .pair import Pair
+from .plan import joined, orders
+from .printed import Different, compare_lines, near
+
+SECTION = "2.4"
+NEVER = 1 << 60
+#: what came of it, and the step at which it failed
+Looked = tuple[Result, int]
+
+
+def held(name: str, sentence: str) -> Result:
+    return Result(name, SECTION, Status.HELD, sentence)
+
+
+def failed(name: str, sentence: str, cause: Cause | None = None) -> Result:
+    told = f"{sentence}; likely: {cause.sentence}" if cause is not None else sentence
+    return Result(name, SECTION, Status.FAILED, told, cause.rules if cause is not None else ())
+
+
+def untried(name: str, sentence: str) -> Result:
+    return Result(name, SECTION, Status.NOT_TRIED, sentence)
+
+
+def samples(pair: Pair) -> Result:
+    """Are the ranks' samples of each epoch those that the original would have drawn?"""
+    name, own = "same_samples", {(e.loader, e.number): e for e in pair.other.of(OwnOrder)}
+    found = orders(pair.ranks)
+    looked = 0
+    for key, passes in found.items():
+        event = own.get(key)
+        if event is None or not event.known or not all(p.complete for p in passes):
+            continue
+        looked += 1
+        if len({event.subset, *(p.subset for p in passes)}) > 1:
+            cause = Cause("the split is drawn in another way, or by each rank for itself", ("DDP305",))
+            return failed(name, f"epoch {key[1] + 1}: the ranks read another part of the data than the original", cause)
+        batch = sum(p.batch_size or 1 for p in passes)
+        lost = event.missing >= batch if event.drop_last else event.missing
+        epoch = f"epoch {key[1] + 1}"
+        if event.extra > pair.world - 1:
+            read = count(event.size + event.extra, "sample")
+            what = f"{epoch}: the ranks together read {read}, the original {event.size:,}"
+            return failed(name, what, Cause("every rank reads the whole set: the loader has no sampler", ("DDP301",)))
+        if lost:
+            return failed(name, f"{epoch}: {count(event.missing, 'sample')} of {event.size:,} were read by no rank")
+    if not looked:
+        return untried(name, "no training pass was read to its end, or its samples are drawn with replacement")
+    return held(name, f"in {count(looked, 'training pass')} the ranks read what the original reads")
+
+
+def order(pair: Pair) -> Result:
+    """Does the order change from epoch to epoch exactly where the original's does?"""
+    name, own = "same_shuffling", {e.loader: e for e in pair.other.of(OwnOrder)}
+    found = orders(pair.ranks)
+    looked = 0
+    for (loader, number), passes in found.items():
+        event, before = own.get(loader), found.get((loader, number - 1))
+        if event is None or not event.known:
+            continue
+        batches, _ = joined(passes)
+        if event.shuffle and before is not None and event.size > 4:
+            looked += 1
+            if batches == joined(before)[0]:
+                cause = Cause("`set_epoch` is not called with the epoch", ("DDP302",))
+                return failed(
+                    name, f"epochs {number} and {number + 1} have the same order, the original's have not", cause
+                )
+        elif not event.shuffle:
+            looked += 1
+            if any(list(flat) != sorted(flat) for flat in (_flat(p.batches) for p in passes) if not _wraps(flat)):
+                cause = Cause("DistributedSampler shuffles unless it is told not to (`shuffle=False`)", ("DDP301",))
+                return failed(name, "the original reads its samples in order, the ranks do not", cause)
+    return (
+        held(name, f"as the original does, in {count(looked, 'pass')}") if looked else untried(name, "one epoch only")
+    )
+
+
+def _flat(batches: Sequence[Sequence[int | str]]) -> list[int]:
+    return [sample for batch in batches for sample in batch if isinstance(sample, int)]
+
+
+def _wraps(flat: list[int]) -> bool:
+    """In order but for the padding at the end."""
+    return len(flat) < 3 or flat[:-1] == sorted(flat[:-1])
+
+
+def weights(pair: Pair) -> Looked:
+    """Do both begin with the same parameters?"""
+    name, found = "same_start", pair.initial()
+    if found is None:
+        return held(name, "both begin with the same weights"), NEVER
+    cause = Cause("it is made, or loaded, in another way")
+    return failed(name, f"{found.names[0]} does not begin with the same values", cause), 0
+
+
+def losses(pair: Pair) -> Looked:
+    """Is the mean of the ranks' losses the loss of one process, at every backward pass?"""
+    name = "same_losses"
+    counts = [len(rank.of(Loss)) for rank in (*pair.ranks.ranks, pair.other)]
+    far = 0.0
+    for loss in pair.losses:
+        mean, one = loss.mean, loss.one
+        if mean is None or one is None:
+            continue
+        if not pair.near(mean, one):
+            told = f"step {loss.step}{at(loss.at)}: {mean:.10g} on the ranks (their mean), {one:.10g} in one process"
+            return failed(name, told, causes.of_loss(pair, loss)), loss.step
+        far = max(far, abs(mean - one) / max(abs(one), 1e-12)) if math.isfinite(one) else far
+    if len(set(counts)) > 1:
+        told = f"{counts[0]} backward passes on rank 0, {counts[-1]} in the original"
+        cause = Cause("a loop ends at another number of steps", ("DDP507", "DDP506"))
+        return failed(name, told, cause), len(pair.losses) + 1
+    if not any(loss.one is not None and math.isfinite(loss.one) for loss in pair.losses):
+        return untried(name, "no backward pass began at a finite number"), NEVER
+    told = f"of {count(len(pair.losses), 'backward pass')} within {far:.0e}"
+    if pair.scale != 1.0:
+        told += (
+            f"; the loss is a sum over the batch, held against 1/{pair.world} of it: a step of the original's own size"
+        )
+    return held(name, told), NEVER
+
+
+def gradients(pair: Pair) -> Looked:
+    """Do the ranks step by the gradients of one process?"""
+    name, found = "same_gradients", pair.gradients()
+    if found is None:
+        return held(name, "of the first step, and of each that was looked at"), NEVER
+    told = f"step {found.step}: {_some(found.names)}, relative difference {found.worst:.1e}"
+    return failed(name, told, causes.of_gradients(pair, found)), found.step
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
+
+
+def rates(pair: Pair) -> Looked:
+    """Are the learning rates of every step the same?"""
+    name, seen = "same_rates", 0
+    for mine, theirs in pair.rates():
+        for a, b in zip(mine.rates, theirs.rates, strict=False):
+            if a is not None and b is not None and not pair.near(a, b):
+                told = f"step {mine.number}{at(mine.at)}: {a:.6g} on the ranks, {b:.6g} in the original"
+                return failed(name, told, causes.of_rates(pair, a, b, mine.number)), mine.number
+        seen += 1
+    counts = len(pair.first.of(Rates)), len(pair.other.of(Rates))
+    if counts[0] != counts[1]:
+        return failed(name, f"{counts[0]} steps on rank 0, {counts[1]} in the original"), seen + 1
+    return held(name, f"at each of {count(seen, 'step')}"), NEVER
+
+
+def parameters(pair: Pair) -> Result:
+    name = "same_parameters"
+    if not pair.other.of(Parameters):
+        return untried(name, "no optimizer was there in the end")
+    found = pair.parameters()
+    if found is not None:
+        return failed(name, f"in the end {_some(found.names)}: relative difference {found.worst:.1e}")
+    return held(name, "in the end")
+
+
+def numbers(pair: Pair) -> Result:
+    name = "same_numbers"
+    found = compare_lines(pair.other.of(Line), pair.first.of(Line), 0.0 if pair.double else 2e-3)
+    own = [d for d in found.differ if _own(pair, d)]
+    wrong = [d for d in found.differ if d not in own]
+    if wrong:
+        mine, theirs = wrong[0].ranks.text.strip(), wrong[0].original.text.strip()
+        cause = Cause("the number is of one rank's samples, or counts padding", ("DDP501", "DDP304"))
+        told = f"`{mine}` on rank 0, `{theirs}` in one process ({wrong[0].mine:g}, not {wrong[0].one:g})"
+        return failed(name, told, cause)
+    if found.missing:
+        return failed(name, f"rank 0 does not print `{found.missing[0].strip()}`")
+    if not found.equal and not own:
+        return untried(name, "no number is printed")
+    told = f"{count(found.equal, 'number')} printed by both are equal"
+    outside = [d for d in own if d.ranks.place != "inside"]
+    if outside:
+        line = outside[0].ranks.text.strip()
+        told += f"; {outside[0].mine:g} in `{line}` is of rank 0's own training batches"
+    elif own:
+        told += f"; {len(own):,} between batches are rank 0's own"
+    return held(name, told)
+
+
+def _own(pair: Pair, found: Different) -> bool:
+    """A number of the training batches that rank 0 alone saw, or one that differs by the padding of an epoch only."""
+    if found.ranks.place in ("inside", "trained"):
+        return True
+    if _padded(pair, found):
+        return True
+    step = [loss for loss in pair.losses if loss.step == found.ranks.number]
+    return any(loss.ranks[0] is not None and near(f"{found.mine:g}", f"{loss.ranks[0]:.12g}", 1e-3) for loss in step)
+
+
+def _padded(pair: Pair, found: Different) -> bool:
+    """The ranks divide by what they read, the original by what it would have read."""
+    return abs(found.mine - found.one) <= 1.05 * pair.padding * abs(found.one)
+
+
+def rows(pair: Pair) -> Iterator[Result]:
+    """All comparisons; what only follows from another difference is not judged again."""
+    yield from (samples(pair), order(pair))
+    # what a step does first is what its later parts may follow from
+    looked = [(look(pair), when) for look, when in ((weights, 0), (losses, 1), (gradients, 2), (rates, 3))]
+    failed_at = [(step, when, result.name) for (result, step), when in looked if result.status is Status.FAILED]
+    root = min(failed_at)[2] if failed_at else ""
+    unfed = not orders(pair.ranks)
+    for result in [*(result for (result, _), _ in looked), parameters(pair), numbers(pair)]:
+        if result.status is not Status.FAILED or result.name == "same_start":
+            yield result
+        elif unfed:
+            yield untried(result.name, f"not compared: {_UNFED}")
+        elif root and result.name != root:
+            told = result.sentence.partition("; likely")[0]
+            yield untried(result.name, f"differs, which may follow from {root}: {told}")
+        else:
+            yield result
+
+
+_UNFED = "the batches come from no DataLoader, so one process cannot be given those of the ranks"
+
+
+def of_one(pair: Pair) -> Result:
+    """The converted script as one process, bit by bit."""
+    name = "same_alone"
+    if not pair.ranks.ended_well:
+        ends = [rank.end.error.splitlines()[0] for rank in pair.ranks.ranks if rank.end is not None and rank.end.error]
+        return failed(name, f"as one process the converted script stops: {ends[0] if ends else 'it was killed'}")
+    for ours, theirs in zip(pair.first.of(Loss), pair.other.of(Loss), strict=False):
+        if repr(ours.value) != repr(theirs.value):
+            told = f"step {ours.step}{at(ours.at)}: the loss is {ours.value!r}, the original's {theirs.value!r}"
+            return failed(name, told)
+    sums = [[s.checksum for s in rank.of(Step)] for rank in (pair.first, pair.other)]
+    for number, (a, b) in enumerate(zip(*sums, strict=False), 1):
+        if a != b:
+            return failed(name, f"the parameters differ after step {number}")
+    if len(sums[0]) != len(sums[1]):
+        return failed(name, f"{count(len(sums[0]), 'step')}, the original makes {len(sums[1])}")
+    found = compare_lines(pair.other.of(Line), pair.first.of(Line), 0.0)
+    wrong = [d for d in found.differ if not _padded(pair, d)]
+    if wrong:
+        told = f"it prints `{wrong[0].ranks.text.strip()}`, the original `{wrong[0].original.text.strip()}`"
+        return failed(name, told)
+    if found.missing:
+        return failed(name, f"it does not print `{found.missing[0].strip()}`")
+    return held(name, f"as one process it repeats the original, bit by bit, over {count(len(sums[0]), 'step')}")
+
+
+def is_sum(pair: Pair) -> bool:
+    """Is the loss a sum over the batch, whose size is that of the original on each rank?"""
+    first = pair.losses[0] if pair.losses else None
+    if pair.world < 2 or first is None or first.mean is None or first.one is None or pair.factor != pair.world:
+        return False
+    return pair.near(first.mean * pair.world, first.one) and not pair.near(first.mean, first.one)

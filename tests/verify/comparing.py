@@ -1,0 +1,73 @@
+"""Pairs of scripts -> what `verify --original` says of them, on forked ranks: torch is imported once for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ddpify.verify import Result
+from ddpify.verify.equivalence.pair import Pair
+from ddpify.verify.equivalence.plan import plan_of
+from ddpify.verify.equivalence.rows import is_sum, of_one, rows
+from ddpify.verify.trace import Trace
+from tests.ranks import Job, JobResult, run_batch
+
+STILL: dict[str, Any] = {"double": True, "dropout": False, "batch_norm": False, "plan": None}
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """An original and what it became; each runs in the folder that it stands in."""
+
+    original: Path
+    converted: Path
+    args: Sequence[str] = ()
+    world: int = 2
+    still: Mapping[str, Any] | None = None
+
+
+def compared(
+    pairs: Mapping[str, Scripts], timeout: float = 60.0, alone: Iterable[str] | None = None
+) -> dict[str, dict[str, Result]]:
+    """The results of each pair, by name; `alone`: the pairs whose conversion also runs as one process (all)."""
+    leads = dict(zip(pairs, run_batch([_job(p, None) for p in pairs.values()], timeout), strict=True))
+    for name, lead in leads.items():
+        assert lead.trace.ended_well, f"{name}: {lead.ranks[0].stderr}"
+    jobs = {name: _job(scripts, leads[name].trace) for name, scripts in pairs.items()}
+    ones = _run({name: _original(job, pairs[name]) for name, job in jobs.items()}, timeout)
+    sums = [name for name, scripts in pairs.items() if is_sum(_pair(leads[name].trace, ones[name], scripts))]
+    scales = {name: 1 / pairs[name].world for name in sums}
+    jobs |= {name: _job(pairs[name], leads[name].trace, scale) for name, scale in scales.items()}
+    ones |= _run({name: _original(jobs[name], pairs[name]) for name in sums}, timeout)
+    single = _run({name: jobs[name] for name in (pairs if alone is None else alone)}, timeout)
+    found = {}
+    for name, scripts in pairs.items():
+        assert ones[name].trace.ended_well, f"{name}: {ones[name].ranks[0].stderr}"
+        scale = scales.get(name, 1.0)
+        results = [*rows(_pair(leads[name].trace, ones[name], scripts, scale))]
+        if name in single:
+            results.append(of_one(_pair(single[name].trace, ones[name], scripts, scale)))
+        found[name] = {result.name: result for result in results}
+    return found
+
+
+def _pair(ranks: Trace, one: JobResult, scripts: Scripts, scale: float = 1.0) -> Pair:
+    return Pair(ranks, one.trace, bool((scripts.still or STILL)["double"]), scale)
+
+
+def _run(jobs: Mapping[str, Job], timeout: float) -> dict[str, JobResult]:
+    return dict(zip(jobs, run_batch(list(jobs.values()), timeout), strict=True)) if jobs else {}
+
+
+def _job(scripts: Scripts, ranks: Trace | None, scale: float = 1.0) -> Job:
+    wish = {**STILL, **(scripts.still or {})}
+    if ranks is None:
+        return Job(scripts.converted, scripts.args, scripts.world, scripts.converted.parent, together=wish)
+    wish |= {"plan": plan_of(ranks), "scale": scale}
+    return Job(scripts.converted, scripts.args, 0, scripts.converted.parent, together=wish)
+
+
+def _original(job: Job, scripts: Scripts) -> Job:
+    return replace(job, script=scripts.original, cwd=scripts.original.parent)

@@ -1,0 +1,82 @@
+"""The parts of a comparison that need no run: plans, printed lines, the folder that runs work in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ddpify.verify.equivalence.events import Line
+from ddpify.verify.equivalence.plan import plan_of
+from ddpify.verify.equivalence.printed import compare_lines, near
+from ddpify.verify.equivalence.report import table
+from ddpify.verify.equivalence.shadow import shadow
+from tests.verify.traces import trace
+
+ORDER = {"kind": "order", "loader": 0, "number": 0, "size": 5, "length": 2, "batch_size": 2, "training": True}
+
+
+def test_one_process_reads_the_batches_of_the_ranks_one_behind_the_other() -> None:
+    run = trace([{**ORDER, "batches": [[0, 2], [4]]}], [{**ORDER, "batches": [[1, 3], [0]]}])
+    entry = plan_of(run)["0"]
+    assert entry["passes"]["0"] == {"batches": [[0, 2, 1, 3], [4, 0]], "sizes": [[2, 2], [1, 1]]}
+    assert (entry["batch_size"], entry["length"], entry["size"]) == (4, 2, 5)
+
+
+@pytest.mark.parametrize("change", [{"training": False}, {"collated": False}])
+def test_what_does_not_train_or_has_no_batches_is_not_planned(change: dict[str, bool]) -> None:
+    assert plan_of(trace([{**ORDER, "batches": [[0]], **change}])) == {}
+
+
+def _lines(*texts: str) -> list[Line]:
+    return [Line(text=text) for text in texts]
+
+
+def test_numbers_are_held_against_those_of_the_same_line() -> None:
+    found = compare_lines(
+        _lines("loss 0.5", "epoch 1: 3 of 4", "took 3 s", "end"),
+        _lines("loss 0.7", "epoch 1: 3 of 4", "took 9 s", "epoch 2: 4 of 4"),
+        0.0,
+    )
+    assert [(d.one, d.mine) for d in found.differ] == [(0.5, 0.7)]
+    assert (found.equal, found.missing) == (3, ("end",))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "alike"),
+    [
+        ("0.1234", "0.1235", True),  # the last place may be rounded either way
+        ("0.1234", "0.1236", False),
+        ("12", "12", True),
+        ("12", "13", False),  # a count is exact
+        ("1.5e-3", "1.6e-3", True),
+        ("nan", "nan", True),
+        ("nan", "1.0", False),
+    ],
+)
+def test_how_near_printed_numbers_must_be(a: str, b: str, alike: bool) -> None:
+    assert near(a, b, 0.0) is alike
+
+
+def test_a_run_writes_into_a_copy_of_the_folder(tmp_path: Path) -> None:
+    work = tmp_path / "project" / "work"
+    (work / "data").mkdir(parents=True)
+    (work / "data" / "few.txt").write_text("1")
+    (work / "large.bin").write_bytes(b"0" * 1_000_001)
+    (work / "many").mkdir()
+    for i in range(600):
+        (work / "many" / str(i)).touch()
+    (work.parent / "shared.txt").write_text("beside")
+    made = shadow(work, tmp_path / "room")
+    assert sorted(os.listdir(made)) == ["data", "large.bin", "many"]
+    assert [(made / name).is_symlink() for name in ("data", "large.bin", "many")] == [False, True, True]
+    assert (made / ".." / "shared.txt").read_text() == "beside"
+    (made / "data" / "few.txt").write_text("2")
+    assert (work / "data" / "few.txt").read_text() == "1"
+
+
+def test_the_table_shows_where_the_losses_part() -> None:
+    curve = [(step, 1.0 / step, 1.0 / step + (0.1 if step > 20 else 0.0)) for step in range(1, 41)]
+    rows = [row.split()[0] for row in table(curve)]
+    assert rows == ["step", "1", "2", "3", "4", "...", "20", "21", "22", "23", "...", "40"]
