@@ -282,6 +282,10 @@ def self_check(conversion: Conversion, overlay: dict[Path, Source]) -> None:
             text = (error.text or "").strip()
             why = f"the conversion would not compile (`{text}`): an internal error, nothing was written"
             raise Refused(f"{target}:{error.lineno or 1}", why, Seen(text)) from None
+    wraps = any(f.code == "DDP201" for f in conversion.plan.findings)
+    if wraps and not any(re.search(r"\b(DDP|DistributedDataParallel)_?\(", r.text) for r in results.values()):
+        why = "the conversion would not wrap the model: an internal error, nothing was written"
+        raise Refused(str(path), why, Seen("DDP"))
     listed = {f.code for f in conversion.plan.left}
     for finding in lint_source(results[path], overlay=overlay):
         if finding.severity is Severity.ERROR and finding.code not in listed:

@@ -91,8 +91,21 @@ class Layout:
             return self.last_code(stmt.body[-1])
         return self.source.span(stmt).end
 
-    def previous(self, stmt: cst.CSTNode) -> cst.CSTNode | None:
+    def on_lines(self, stmt: cst.CSTNode) -> bool:
+        """Whether a statement that goes takes its lines with it; else something stays, or `pass` takes its place."""
+        owner = self.line_owner(stmt)
+        several = isinstance(owner, cst.SimpleStatementLine) and len(owner.body) > 1
+        return not (self.alone(stmt) or several or self.in_suite(stmt))
+
+    def alone(self, stmt: cst.CSTNode) -> bool:
+        """Whether a block has nothing else in it."""
+        block = self.source.parents.get(self.line_owner(stmt))
+        return len(getattr(block, "body", ())) == 1 and not isinstance(block, cst.Module)
+
+    def previous(self, stmt: cst.CSTNode | None) -> cst.CSTNode | None:
         """The statement directly before, in the same block."""
+        if stmt is None:
+            return None
         parent = self.source.parents.get(stmt)
         if isinstance(parent, (cst.SimpleStatementLine, cst.SimpleStatementSuite)):
             at = next(i for i, small in enumerate(parent.body) if small is stmt)

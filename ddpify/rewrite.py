@@ -54,6 +54,7 @@ class Rewriter(Layout):
         self._seq = 0
         self.breaks_before: set[cst.CSTNode] = set()
         self.breaks_after: set[cst.CSTNode] = set()
+        self.deleted: set[cst.CSTNode | None] = set()
 
     def apply(self, edits: list[Edit]) -> str:
         """The new text of the file."""
@@ -61,6 +62,7 @@ class Rewriter(Layout):
             e.before for e in edits if isinstance(e, Hoist)
         }
         self.breaks_after = {e.node for e in edits if isinstance(e, InsertAfter)}
+        self.deleted = {e.node for e in edits if isinstance(e, Delete)}
         self.guards([e for e in edits if isinstance(e, Guard)])
         for edit in edits:
             match edit:
@@ -228,6 +230,8 @@ class Rewriter(Layout):
 
     def insert_before(self, edit: InsertBefore, as_is: bool = False) -> None:
         stmt = edit.node
+        if self.in_place(edit):
+            return
         self.own_line(stmt)
         at = self.head(stmt)
         indent = self.indent_of(stmt) + self.unit_of(stmt) * self.depth_of(stmt)
@@ -238,11 +242,23 @@ class Rewriter(Layout):
 
     def insert_after(self, edit: InsertAfter) -> None:
         stmt = edit.node
+        if self.in_place(edit):
+            return
         self.own_line(stmt)
         at = self.end(stmt)
         indent = self.indent_of(stmt) + self.unit_of(stmt) * self.depth_of(stmt)
         text = "".join(self.nl + (indent if line else "") + self.inserted(line, indent) for line in edit.lines)
         self.change(at, at, text, 300 - len(indent))  # at the end of several blocks the innermost comes first
+
+    def in_place(self, edit: InsertBefore | InsertAfter) -> bool:
+        """Write in the place of a statement that goes: `if device_count() > 1: model = DataParallel(model)`."""
+        around = (edit.node, *self.source.ancestors(edit.node))
+        if (gone := next((n for n in around if n in self.deleted and self.on_lines(n)), None)) is None:
+            return False
+        at = self.source.line_start(self.source.line_at(self.start(gone)))
+        indent = self.indent_of(gone) + self.unit_of(gone) * self.depth_of(gone)
+        self.change(at, at, "".join(indent + self.inserted(line, indent) + self.nl for line in edit.lines), -1)
+        return True
 
     def inserted(self, line: str, indent: str, as_is: bool = False) -> str:
         """A line to insert: line breaks inside it are the file's own, four spaces a level become its unit."""
@@ -259,14 +275,9 @@ class Rewriter(Layout):
 
     def delete(self, stmt: cst.CSTNode, comments: bool = False) -> None:
         self.own_line(stmt)
-        owner = self.line_owner(stmt)
-        block = self.source.parents.get(owner)
-        siblings = list(getattr(block, "body", ()))
-        alone = len(siblings) == 1 and not isinstance(block, cst.Module)
-        several = isinstance(owner, cst.SimpleStatementLine) and len(owner.body) > 1
         start, end = self.start(stmt), self.last_code(stmt)
-        if alone or several or self.in_suite(stmt):
-            self.change(start, end, "pass" if alone or self.in_suite(stmt) else "")
+        if not self.on_lines(stmt):
+            self.change(start, end, "pass" if self.alone(stmt) or self.in_suite(stmt) else "")
             return
         first = self.source.line_start(self.source.line_at(start))
         if comments:
@@ -290,6 +301,8 @@ class Rewriter(Layout):
         runs: dict[int, list[cst.CSTNode]] = defaultdict(list)
         for node in sorted(kept, key=self.start):
             previous = self.previous(node) if node not in self.breaks_before else None
+            while previous in self.deleted:
+                previous = self.previous(previous)
             previous = (
                 None
                 if previous in self.breaks_after or (previous is not None and self.far(previous, node))

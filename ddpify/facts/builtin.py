@@ -128,7 +128,8 @@ class Builtins(Methods):
             return NONE
         if name not in ("hasattr", "isinstance"):
             return UNKNOWN
-        asked = _of_wrapper(name, values[0], values[1]) if len(values) > 1 else None
+        replaced = bool(self.log.of("dataparallel"))
+        asked = _of_wrapper(name, values[0], values[1], replaced) if len(values) > 1 else None
         return (Const(asked),) if asked is not None else (Data("bool", "const"),)
 
     def refresh(self, kept: Obj, made: Obj) -> None:
@@ -192,14 +193,17 @@ def reduced(reduction: list[object] | None) -> str:
     )
 
 
-def _of_wrapper(name: str, first: Value, second: Value) -> bool | None:
-    """What a script that strips the wrapper by itself is told: `hasattr(model, "module")`, `isinstance(model, DDP)`."""
+def _of_wrapper(name: str, first: Value, second: Value, replaced: bool) -> bool | None:
+    """What a script that strips the wrapper by itself is told: `hasattr(model, "module")`, `isinstance(model, DDP)`.
+
+    `replaced`: nn.DataParallel is taken out, and tests for it become tests for DDP.
+    """
     if not first or not all(isinstance(o, Wrapped) for o in first):
         return None
     if name == "hasattr":
         return True if constants(second) == ["module"] else None
     classes = [c for o in second for c in (join(*(o.elements or ())) if isinstance(o, Seq) else (o,))]
     roles = [role_of(c.name) if isinstance(c, Ext) else None for c in classes]
-    if "ddp" in roles:
+    if "ddp" in roles or (replaced and "dataparallel" in roles):
         return True
     return False if roles and set(roles) == {"dataparallel"} else None

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, join, origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.iterating import Iterating
-from ddpify.facts.values import UNKNOWN, Data, Dict, Ext, Iteration, Module, Obj, Seq, Value
+from ddpify.facts.values import UNKNOWN, Data, Dict, Ext, Iteration, Module, Obj, Seq, Value, Wrapped
 
 
 class Containers(Iterating):
@@ -79,6 +79,9 @@ class Containers(Iterating):
                     if bound is not None:
                         self.expr(bound, frame)
         keys = constants(index[0]) if len(index) == len(node.slice) == 1 else None
+        for obj in base:
+            if isinstance(obj, Wrapped):
+                self.event("item", node, frame, obj)
         return join(*(self.item(obj, keys, bool(index)) for obj in base)) if base else UNKNOWN
 
     def item(self, obj: Obj, keys: list[object] | None, single: bool) -> Value:
@@ -104,6 +107,8 @@ class Containers(Iterating):
                 return (Data(obj.form, obj.agg, obj.origins, obj.on_cpu),)
             case Module(fields=fields):
                 return join(*(v for v in fields.values())) or UNKNOWN
+            case Wrapped(module=module):
+                return join(*(self.item(m, keys, single) for m in module)) or UNKNOWN
             case Iteration(of=inner):
                 return inner[0] if inner else UNKNOWN
             case Ext(name=name):

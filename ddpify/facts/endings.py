@@ -66,9 +66,22 @@ def _exits(facts: Facts, setup: SetUp, start: int) -> Iterator[Ending]:
         own = next((stmt for f, stmt, _ in steps(e) if f is setup.frame), None)
         if own is None or e.seq >= facts.flow.main_end or not facts.editable(e.frame.source) or not is_success(e):
             continue
+        if _is_caught(e.frame.source, e.stmt):
+            continue
         inside = setup.block in setup.source.ancestors(own)
         if inside and setup.source.span(own).start > start and not _entered(facts, e.frame, e.stmt):
             yield Ending(e.frame.source, e.stmt, before=True)
+
+
+def _is_caught(source: Source, stmt: cst.CSTNode) -> bool:
+    """`try: sys.exit(0)` with an `except SystemExit: os._exit(0)`: the handler ends the process, or nothing does."""
+    below = stmt
+    for above in source.ancestors(stmt):
+        if isinstance(above, cst.Try) and above.body is below:
+            kinds = [source.code(h.type) if h.type is not None else "SystemExit" for h in above.handlers]
+            return any("SystemExit" in k or "BaseException" in k for k in kinds)
+        below = above
+    return False
 
 
 def is_success(event: Event) -> bool:

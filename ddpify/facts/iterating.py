@@ -23,6 +23,7 @@ from ddpify.facts.values import (
     Seq,
     StateDict,
     Value,
+    Wrapped,
 )
 
 
@@ -53,6 +54,8 @@ class Iterating(Attributes):
                 )
             case Module(fields=fields):
                 return join(*fields.values()) or UNKNOWN
+            case Wrapped(module=module):
+                return join(*(self.element_of(m, loop) for m in module)) or UNKNOWN
             case Const(value=str()):
                 return (Data("str"),)
             case StateDict():

@@ -100,6 +100,8 @@ class Methods(Expressions):
         self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
     ) -> Value:
         obj, name = method.obj, method.name
+        if isinstance(obj, Thing) and obj.module is not None:
+            obj = obj.module  # known by use
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("method", node, frame, obj, name, given[0][1] if given else (), extra=extra)
@@ -302,8 +304,6 @@ class Methods(Expressions):
             return given[0][1] if given else UNKNOWN
         if obj.name in ("", "loaded") and name in ("train", "eval", "to", "cuda", "cpu"):
             return (obj,)
-        if obj.module is not None:
-            return self.of_module(obj.module, name, node, given, named, frame)
         self.callbacks(given, named, node, frame)
         known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))
         return (Data("any", "other", known),)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.caches import caches
 from ddpify.facts.chance import dated_paths
 from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only_availability, uses_cuda
 from ddpify.facts.externals import role_of
@@ -52,6 +53,7 @@ def find_setup(facts: Facts) -> SetUp | None:
     events = [e for e in facts.flow.log.events if e.seq < facts.flow.main_end and _sensitive(e)]
     if shared_by_hand(facts):
         events += unseeded_data(facts)  # made alike on all ranks, by rank 0
+    events += [c.event for c in caches(facts) if c.event.seq < facts.flow.main_end] if facts.converting else []
     choosing = {s for c in choices for s in c.stmts}
     bound = [e for e in facts.flow.log.of("bind", "set") if e.seq < facts.flow.main_end]
     events += [e for e in bound if e.stmt in choosing or _holds_model(facts, e.value)]

@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 _INDIFFERENT = frozenset(
     {
         "builtins.id",
-        "builtins.len",
-        "builtins.list",
         "builtins.next",
-        "builtins.iter",
         "builtins.filter",
         "builtins.map",
         "builtins.super",
@@ -63,6 +60,8 @@ def find_raw(facts: Facts) -> list[Raw]:
     found: dict[int, Raw] = {}
 
     def want(event: Event, node: cst.BaseExpression, why: str, what: str, frame: Frame | None = None) -> None:
+        if _of_module(facts, node):
+            return
         for place, source in _climb(frame or event.frame, node, trains):
             values = flow.values.get(place, ())
             both = any(isinstance(o, Module) for o in values)
@@ -97,6 +96,12 @@ def find_raw(facts: Facts) -> list[Raw]:
             want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
         elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):
             want(e, e.node.value, "attribute", e.name)
+        elif e.kind == "item" and isinstance(e.node, cst.Subscript):  # model[0] of an nn.Sequential
+            want(e, e.node.value, "attribute", "__getitem__")
+        elif e.kind == "loop" and e.name == "start" and any(isinstance(o, Wrapped) for o in e.value):
+            over = getattr(getattr(e.node, "for_in", e.node), "iter", None)  # of a comprehension, or of a loop
+            if over is not None:
+                want(e, over, "attribute", "__iter__")
         elif (e.kind == "external" or (e.kind == "method" and not isinstance(e.obj, (Module, Wrapped)))) and (
             isinstance(e.node, cst.Call) and e.name not in _INDIFFERENT and e.name not in ("append", "add", "extend")
         ):
@@ -112,6 +117,14 @@ def find_raw(facts: Facts) -> list[Raw]:
                 for node, frame in _collected(facts, arg.value) if e.name in _PICKLES else ():
                     want(e, node, "handed over", e.name, frame)
     return list(found.values())
+
+
+def _of_module(facts: Facts, node: cst.BaseExpression) -> bool:
+    """`model.cpu()`: a method that the wrapper does not have is the module's, and gives the module back."""
+    func = node.func if isinstance(node, cst.Call) else None
+    if not isinstance(func, cst.Attribute) or func.attr.value in SURFACE:
+        return False
+    return any(isinstance(o, Wrapped) for o in facts.after.values.get(func.value, ()))
 
 
 def _asks_for_class(facts: Facts, call: cst.Call) -> bool:

@@ -18,7 +18,7 @@ from ddpify.source import Source, walk
 #: Calls that change what other ranks' next steps depend on, or that wait for them.
 _SHARED = re.compile(
     r"torch\.distributed\..*|builtins\.(setattr|delattr|exec|input)|torch\.set_\w+|torch\.backends\..*|os\.environ\.(update|setdefault|pop)"
-    r"|torch\.(utils\.)?(onnx\.export|jit\.trace)|.*\.clip_grad_\w+|torch\.autograd\.grad"
+    r"|torch\.jit\.trace|.*\.clip_grad_\w+|torch\.autograd\.grad"
 )
 _SHARED_ROLES = frozenset({"seed", "random", "random-split", "split", "load", "dataset", "module"})
 #: Methods of containers that change them.

@@ -21,7 +21,9 @@ _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     (r"torch\.save|torch\.jit\.save", 1, ("f",)),
     (r"numpy\.(save|savez|savez_compressed)", 0, ("file",)),
     (r"numpy\.savetxt", 0, ("fname",)),
-    (r"joblib\.dump", 1, ("filename",)),
+    (r"joblib\.dump|torch\.export\.save|faiss\.write_index", 1, ("filename", "f")),
+    (r"torch\.onnx\.export", 2, ("f",)),
+    (r"shutil\.make_archive|scipy\.io\.wavfile\.write", 0, ("base_name", "filename")),
     (r"safetensors\.torch\.(save_file|save_model)|safetensors\.numpy\.save_file", 1, ("filename",)),
     (r"torchvision\.utils\.save_image|torchvision\.io\.write_\w+", 1, ("fp", "filename")),
     (

@@ -11,6 +11,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, Guard, Hoist
 from ddpify.facts.definitions import references
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.moves import moves
 from ddpify.facts.outside import Outside, holding
 from ddpify.facts.setup import SetUp, find_setup, moves_up
 from ddpify.facts.work import Work, changes_places, leaves, names_bound, work
@@ -85,7 +86,10 @@ class Guards:
         """The expressions that every rank has to evaluate, None where one of them cannot be taken out."""
         found: list[cst.CSTNode] = []
         value = stmt.value if isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is not None else stmt
+        moved = {id(m.call) for m in moves(self.facts) if m.states} if self.facts.converting else set()
         for node in self.work.inside(value):
+            if id(node) in moved:
+                continue  # torch.save(model.cpu().state_dict(), path): the model stays where it is
             place = self.movable(source, stmt, node)
             holds = place is not None and any(n is effect for n in walk(place))
             if (
@@ -146,7 +150,9 @@ class Guards:
             return False
         owner = next((a for a in source.ancestors(block) if isinstance(a, cst.FunctionDef)), source.module)
         inner = set(walk(block))
-        return all(ref in inner for name in names_bound(block) for ref in references(owner, name))
+        bound = names_bound(block)
+        outer = [(name, ref) for name in bound for ref in references(owner, name) if ref not in inner]
+        return all(_opens_anew(source, ref, name) or _is_before(source, ref, block) for name, ref in outer)
 
     # -- other files -----------------------------------------------------------------------------------------
 
@@ -163,6 +169,25 @@ class Guards:
                     return None
                 found[id(stmt)] = (stmt, entry.call)
         return [self.guard(self.facts.source, stmt, node) for stmt, node in found.values()] or None
+
+
+def _opens_anew(source: Source, ref: cst.CSTNode, name: str) -> bool:
+    """`with open(other) as file: file.write(...)`: a name that another block binds before it reads it."""
+    for above in source.ancestors(ref):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
+            return False
+        items = above.items if isinstance(above, cst.With) else ()
+        names = [i.asname.name for i in items if i.asname is not None]
+        if any(isinstance(n, cst.Name) and n.value == name for n in names):
+            return not any(ref in set(walk(i.item)) for i in items)
+    return False
+
+
+def _is_before(source: Source, ref: cst.CSTNode, block: cst.CSTNode) -> bool:
+    """A read above a block, with no loop that leads back to it."""
+    loops = [a for a in source.ancestors(block) if isinstance(a, (cst.For, cst.While))]
+    around = set(source.ancestors(ref))
+    return source.span(ref).start < source.span(block).start and not any(lp in around for lp in loops)
 
 
 def guards(facts: Facts) -> Guards:

@@ -60,8 +60,8 @@ class AttributeThroughWrapper(Rule):
     """An attribute or method of the model is asked of the DDP wrapper.
 
     ## What it does
-    Finds `model.encode(x)`, `model.fc`, `print(model)`, `isinstance(model, Net)`, `copy.deepcopy(model)` where `model`
-    is the wrapper.
+    Finds `model.encode(x)`, `model.fc`, `model[0]`, `print(model)`, `isinstance(model, Net)`, `copy.deepcopy(model)`
+    where `model` is the wrapper.
 
     ## Why is this bad?
     The wrapper does not have the module's attributes: a read raises AttributeError, a write is silently lost, `hasattr`
@@ -77,7 +77,11 @@ class AttributeThroughWrapper(Rule):
     code = "DDP202"
     references = ("https://github.com/ultralytics/yolov5/issues/90",)
     good = (Good("ddp = DDP(model)\nshape = ddp.module.weight.shape\nddp.train()"),)
-    bad = (Bad("ddp = DDP(model)\nshape = ddp.weight.shape"), Bad("ddp = DDP(model)\nddp.tau = 0.5"))
+    bad = (
+        Bad("ddp = DDP(model)\nshape = ddp.weight.shape"),
+        Bad("ddp = DDP(model)\nddp.tau = 0.5"),
+        Bad("ddp = DDP(nn.Sequential(model))\nshape = ddp[0].weight.shape"),
+    )
     converts = (
         Converts(
             """
@@ -93,6 +97,23 @@ class AttributeThroughWrapper(Rule):
             bias = net.bias.item()
             """,
             gives=("bias = net.module.bias.item()",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            first, depth = net[0].weight.detach(), len(net)
+            for layer in net:
+                nn.init.zeros_(layer.bias)
+            """,
+            gives=("first, depth = net.module[0].weight.detach(), len(net.module)", "for layer in net.module:"),
         ),
         Converts(
             """
@@ -154,7 +175,7 @@ class AttributeThroughWrapper(Rule):
             )
             return
         seen: set[int] = set()
-        for e in facts.flow.log.of("attribute", "set"):
+        for e in facts.flow.log.of("attribute", "set", "item"):
             if (
                 not isinstance(e.obj, Wrapped)
                 or e.frame.source is not facts.source
@@ -164,7 +185,9 @@ class AttributeThroughWrapper(Rule):
                 continue
             seen.add(id(e.node))
             lost = e.kind == "set"
-            if (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
+            if e.kind == "item":
+                yield self.finding(facts.source, e.node, f"`{facts.source.code(e.node)}`: the DDP wrapper has no items")
+            elif (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
                 code = facts.source.code(e.node)
                 why = (
                     "is set on the DDP wrapper; the module keeps its old value"

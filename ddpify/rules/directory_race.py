@@ -9,8 +9,9 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.first import by_one
 from ddpify.facts.outside import Outside, holding, outside_calls
-from ddpify.facts.ranks import depends_on_rank, guarded
+from ddpify.facts.ranks import depends_on_rank
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import guards
 from ddpify.rules._launchers import Launched, by_hydra
@@ -281,7 +282,7 @@ class DirectoryRace(Rule):
             [call.node.func.value] if isinstance(call.node.func, cst.Attribute) and call.method else []
         )
         return bool(call.events) and all(
-            guarded(e, facts.flow) or any(depends_on_rank(n, e.frame, facts.flow) for n in own) for e in call.events
+            by_one(facts, e) or any(depends_on_rank(n, e.frame, facts.flow) for n in own) for e in call.events
         )
 
     def is_remote(self, call: Outside) -> bool:

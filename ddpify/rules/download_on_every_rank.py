@@ -8,27 +8,29 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Guard, InsertAfter
 from ddpify.facts import Facts
+from ddpify.facts.caches import Cache, caches
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch, makes_dataset
+from ddpify.facts.first import by_one
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import holding
-from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import asks_files
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import joined_group, same_on_all_ranks
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 #: Functions that write their file anew although it is there.
 _OVERWRITES = (".urlretrieve", "wget.download", "gdown.download", ".unpack_archive")
 
 
 class DownloadOnEveryRank(Rule):
-    """Every rank downloads the data.
+    """Every rank downloads the data, or builds the cache.
 
     ## What it does
-    Finds `download=True`, `urlretrieve`, `load_dataset`, `extractall` and their kin on all ranks.
+    Finds `download=True`, `urlretrieve`, `load_dataset`, `extractall` and their kin on all ranks. In a conversion also
+    `if not os.path.exists(cache): build(cache)`, where every rank reads what was built.
 
     ## Why is this bad?
     The ranks of a node write the same files at once; one of them reads an archive that another one has only
@@ -94,14 +96,39 @@ class DownloadOnEveryRank(Rule):
                 '    train = datasets.MNIST("data", train=True, download=True, transform=transforms.ToTensor())',
             ),
         ),
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            if not os.path.exists("rows.pt"):
+                print("building")
+                torch.save(torch.ones(8, 4), "rows.pt")
+            rows = torch.load("rows.pt")
+            loader = DataLoader(TensorDataset(rows), batch_size=2, shuffle=True)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=(
+                "with main_process_first():",
+                '    if not os.path.exists("rows.pt"):',
+                '        torch.save(torch.ones(8, 4), "rows.pt")',
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         seen: set[int] = set()
+        for cache in caches(facts) if facts.converting else ():
+            yield self.build(facts, cache)
         for event in facts.flow.log.events:
             if not (is_fetch(event) or makes_dataset(event, facts.flow.values)):
                 continue
-            if guarded(event, facts.flow) or self.is_first(facts, event):
+            if by_one(facts, event):
                 continue
             for frame, call in self.places(facts, event):
                 if id(call) not in seen:
@@ -137,6 +164,26 @@ class DownloadOnEveryRank(Rule):
             Guard(source, place, header),
             AddHelper(source, "main_process_first"),
             reason="one process per node downloads, the others find the files",
+        )
+
+    def build(self, facts: Facts, cache: Cache) -> Finding:
+        source, place, write = cache.source, cache.place, cache.write
+        path = write.call.source.code(write.path).split("\n")[0] if write.path is not None else ""
+        message = f"every rank builds `{path}` where it is missing"
+        if not joined_group(facts, cache.frame.events[0], place):
+            return self.finding(
+                source,
+                place,
+                f"{message}, before the process group is set up",
+                left="let one process per node do it first",
+            )
+        return self.finding(
+            source,
+            place,
+            message,
+            Guard(source, place, f"with {facts.names_of(source)['main_process_first']}()"),
+            AddHelper(source, "main_process_first"),
+            reason="one process per node builds it, the others read it",
         )
 
     def overwrites(self, event: Event) -> bool:
@@ -211,25 +258,3 @@ class DownloadOnEveryRank(Rule):
 
     def is_loader(self, facts: Facts, call: cst.Call) -> bool:
         return any(role_of(str(getattr(o, "name", ""))) == "loader" for o in facts.flow.values.get(call.func, ()))
-
-    def is_first(self, facts: Facts, event: Event) -> bool:
-        """Already under a context manager of the project that lets one process go ahead."""
-        chain = [(event.frame, event.node), *((e.frame, e.call) for c in event.frame.chains() for e in c)]
-        for frame, node in chain:
-            for above in frame.source.ancestors(node):
-                if isinstance(above, cst.With) and any(self.waits(facts, i.item) for i in above.items):
-                    return True
-        return False
-
-    def waits(self, facts: Facts, item: cst.BaseExpression) -> bool:
-        callee = facts.flow.values.get(item.func, ()) if isinstance(item, cst.Call) else ()
-        for obj in callee:
-            node = getattr(obj, "node", None)
-            if node is not None and any(
-                "barrier" in str(getattr(o, "name", ""))
-                for n in walk(node)
-                if isinstance(n, cst.Call)
-                for o in facts.flow.values.get(n.func, ())
-            ):
-                return True
-        return False

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddpify.edits import Delete, Edit, Replace, Surround
 from ddpify.facts import Facts
-from ddpify.facts.contents import constants
-from ddpify.facts.frames import Event
+from ddpify.facts.moves import Move, moves
 from ddpify.facts.trails import shown, way_of_call
-from ddpify.facts.values import Wrapped
-from ddpify.rules._base import Bad, Finding, Good, Rule
-
-_MOVES = frozenset({"cpu", "half", "double", "float", "bfloat16"})
+from ddpify.facts.unwrapping import find_raw
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.source import Source
 
 
 class MovedAfterWrap(Rule):
@@ -25,8 +24,9 @@ class MovedAfterWrap(Rule):
     ## Why is this bad?
     The move replaces what the wrapper's hooks sit on: gradients are no longer averaged, and nothing is said.
 
-    ## Fix
-    Move the model first, then wrap it.
+    ## Edit
+    `model.cpu()` before a save, and the way back behind it, go; what is saved is a copy on the CPU:
+    `{k: v.cpu() for k, v in model.module.state_dict().items()}`.
     """
 
     code = "DDP208"
@@ -50,28 +50,63 @@ class MovedAfterWrap(Rule):
                 optimizer.step()
             """),
     )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            net = nn.Linear(4, 1).to(device)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                for (x,) in loader:
+                    net(x.to(device)).mean().backward()
+                    optimizer.step()
+                net.eval().cpu()
+                torch.save(net.state_dict(), "net.pt")
+                net.to(device).train()
+            """,
+            gives=(
+                "    net.eval()\n",
+                '        torch.save({k: v.cpu() for k, v in net.module.state_dict().items()}, "net.pt")',
+                "    net.to(device).train()",
+            ),
+            drops=("net.eval().cpu()",),
+        ),
+    )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        log = facts.after.log
-        training = facts.after_roles.training_forwards
-        through = [e for e in log.of("forward") if isinstance(e.obj, Wrapped) and e.grad is not False]
-        trains = [e for e in through if e.node in training]
-        seen: set[int] = set()
-        for e in log.of("method"):
-            if id(e.node) in seen or e.frame.source is not facts.source or not self.moves(e):
+        for move in moves(facts):
+            source = move.source
+            if not facts.converting and source is not facts.source:
                 continue
-            if any(t.obj is e.obj and (t.seq > e.seq or self.loops(t) & self.loops(e)) for t in trains):
-                seen.add(id(e.node))
-                code = shown(e.frame.source, e.node)
-                message = f"`{code}` moves a wrapped model that is trained on: its gradients are no longer averaged"
-                left = "Save a copy instead: {k: v.cpu() for k, v in model.module.state_dict().items()}"
-                refuse = way_of_call(facts.after, e) if facts.converting else None
-                yield self.finding(e.frame.source, e.node, message, refuse=refuse, left=left if refuse else "")
+            message = f"`{shown(source, move.call)}` moves a wrapped model that is trained on"
+            if facts.converting and move.states and facts.editable(source):
+                reason = "a copy is saved: a move would take the model out of its wrapper's hands"
+                yield self.finding(source, move.call, message, *self.copied(facts, move), reason=reason)
+                continue
+            message = f"{message}: its gradients are no longer averaged"
+            left = "Save a copy instead: {k: v.cpu() for k, v in model.module.state_dict().items()}"
+            refuse = way_of_call(facts.after, move.event) if facts.converting else None
+            yield self.finding(source, move.call, message, refuse=refuse, left=left if refuse else "")
 
-    def moves(self, e: Event) -> bool:
-        if not isinstance(e.obj, Wrapped) or not isinstance(e.node, cst.Call):
-            return False
-        return e.name in _MOVES or (e.name == "to" and constants(e.value) == ["cpu"])
+    def copied(self, facts: Facts, move: Move) -> Iterator[Edit]:
+        """`torch.save({k: v.cpu() for ...})`, without the way to the CPU and back."""
+        source = move.source
+        for stmt in move.gone:
+            yield Delete(source, stmt)
+        if not any(stmt in source.ancestors(move.call) for stmt in move.gone):
+            assert isinstance(move.call.func, cst.Attribute)
+            base = move.call.func.value
+            found = facts.cached("raw", find_raw)
+            keeps = self.asks(source, move.call) and any(raw.node is base for raw in found)
+            yield Replace(source, move.call, source.code(base) + (".module" if keeps else ""))
+        for state in move.states:
+            yield Surround(source, state, "{k: v.cpu() for k, v in ", ".items()}")
 
-    def loops(self, e: Event) -> set[int]:
-        return {id(lp.node) for loops in e.all_loops() for lp in loops}
+    def asks(self, source: Source, call: cst.Call) -> bool:
+        """`model.cpu().state_dict()`"""
+        above = source.parents.get(call)
+        return isinstance(above, cst.Attribute) and above.attr.value == "state_dict"

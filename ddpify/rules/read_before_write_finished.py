@@ -9,6 +9,8 @@ import libcst as cst
 
 from ddpify.edits import AddImport, Edit, InsertBefore
 from ddpify.facts import Facts
+from ddpify.facts.caches import in_cache
+from ddpify.facts.first import by_one
 from ddpify.facts.frames import Event
 from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
@@ -85,12 +87,13 @@ class ReadBeforeWriteFinished(Rule):
         seen: set[int] = set()
         met = self.set_up(facts)
         for moment, read, event in sorted(reads, key=lambda found: found[0]):
-            if guarded(event, facts.flow) or in_dataset(event) or event.seq >= facts.flow.main_end:
+            if by_one(facts, event) or in_dataset(event) or event.seq >= facts.flow.main_end:
                 continue
             writes = written_before(facts, read, event, moment, paths, certain=not facts.converting)
             if not facts.converting:
                 yield from self.lint(facts, read, moment, [(w, m) for _, w, m in writes], seen)
                 continue
+            writes = [w for w in writes if not in_cache(w[1], facts)]
             if any(not any(w < m < moment for m in met) for _, _, w in writes):
                 met.append((*moment[:-1], moment[-1] - 1))
                 last = writes[-1][0].call

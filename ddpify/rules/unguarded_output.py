@@ -8,6 +8,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.first import by_one
 from ddpify.facts.locality import locality
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import following
@@ -218,7 +219,7 @@ class UnguardedOutput(Rule):
             return frame is not None and ranks(facts.flow).limited(call.node, frame)
         for e in call.events:
             named = any(depends_on_rank(a.value, e.frame, facts.flow) for a in call.node.args)
-            if not (guarded(e, facts.flow) or (named and t.kind not in _NOT_RANKS)):
+            if not (by_one(facts, e) or (named and t.kind not in _NOT_RANKS)):
                 return False
         return True
 

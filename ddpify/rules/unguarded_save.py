@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.first import by_one
 from ddpify.facts.outside import holding
-from ddpify.facts.ranks import depends_on_rank, guarded, ranks
+from ddpify.facts.ranks import depends_on_rank, ranks
 from ddpify.facts.writes import Write, find_writes
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._by_rank import for_rank_0
@@ -92,7 +93,7 @@ class UnguardedSave(Rule):
             frame = facts.flow.modules.get(write.call.source)
             return frame is not None and ranks(facts.flow).limited(write.call.node, frame)
         return all(
-            guarded(e, facts.flow) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow))
+            by_one(facts, e) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow))
             for e in events
         )
 

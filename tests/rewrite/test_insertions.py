@@ -266,3 +266,29 @@ def test_delete_one_of_several_on_a_line(which: str) -> None:
 
 def test_delete_the_last_line() -> None:
     assert rewritten("a()\nb()", lambda s: [s.delete("b")]).rstrip("\n") == "a()"
+
+
+def test_inserted_lines_take_the_place_of_a_statement_that_goes() -> None:
+    check(
+        """
+        def train():
+            net = Net()
+
+            # all GPUs
+            if count() > 1:
+                net = Parallel(net)
+
+            fit(net)
+        """,
+        lambda s: [s.delete("if count"), s.after("net = Parallel", "net = DDP(net)"), s.before("if count", "log()")],
+        """
+        def train():
+            net = Net()
+
+            # all GPUs
+            net = DDP(net)
+            log()
+
+            fit(net)
+        """,
+    )

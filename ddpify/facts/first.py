@@ -1,0 +1,44 @@
+"""An event in, an answer out: does one process of each node do it before the others, by a context manager?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.caches import in_cache
+from ddpify.facts.frames import Event
+from ddpify.facts.ranks import guarded
+from ddpify.source import walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+def goes_first(facts: Facts, event: Event) -> bool:
+    """Under a context manager of the project that lets one process go ahead: `with main_process_first():`"""
+    chain = [(event.frame, event.node), *((e.frame, e.call) for c in event.frame.chains() for e in c)]
+    for frame, node in chain:
+        for above in frame.source.ancestors(node):
+            if isinstance(above, cst.With) and any(_waits(facts, i.item) for i in above.items):
+                return True
+    return False
+
+
+def by_one(facts: Facts, event: Event) -> bool:
+    """What one process does, or one of each node: under a test of the rank, ahead of the others, or for a cache."""
+    return guarded(event, facts.flow) or goes_first(facts, event) or in_cache(event, facts)
+
+
+def _waits(facts: Facts, item: cst.BaseExpression) -> bool:
+    callee = facts.flow.values.get(item.func, ()) if isinstance(item, cst.Call) else ()
+    for obj in callee:
+        node = getattr(obj, "node", None)
+        if node is not None and any(
+            "barrier" in str(getattr(o, "name", ""))
+            for n in walk(node)
+            if isinstance(n, cst.Call)
+            for o in facts.flow.values.get(n.func, ())
+        ):
+            return True
+    return False

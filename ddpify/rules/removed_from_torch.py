@@ -1,0 +1,94 @@
+"""DDP106: idioms of torch before 0.4 that no torch 2 runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.values import Data
+from ddpify.rules._base import Converts, Finding, Rule, Severity
+from ddpify.source import Source, walk
+
+
+class RemovedFromTorch(Rule):
+    """The script asks for what torch 2 does not do any more.
+
+    ## What it does
+    Finds `loss.data[0]` of a number (an IndexError since torch 0.5) and `Variable(x, volatile=True)` (without effect
+    since torch 0.4) in scripts that are converted.
+
+    ## Why is this bad?
+    The script stops at the first such line, distributed or not. What `volatile` kept out of the graph is in it again:
+    an evaluation needs more memory.
+
+    ## When not
+    What torch 2 still runs stays as it is: `Variable(x)`, `size_average=False`, `loss.data.item()`.
+    """
+
+    code = "DDP106"
+    severity = Severity.INFO
+    references = ("https://pytorch.org/blog/pytorch-0_4_0-migration-guide/",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.autograd import Variable
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                loss = net(Variable(x)).mean()
+                loss.backward()
+                optimizer.step()
+                print(loss.data[0])
+            """,
+            gives=("        print(loss.data[0])",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            return
+        for source in facts.project.files():
+            yield from self.items(facts, source)
+            yield from self.volatile(facts, source)
+
+    def items(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        found = [n for n in walk(source.module) if isinstance(n, cst.Subscript) and self.is_item(facts, n)]
+        if found:
+            first = source.code(found[0])
+            number = source.code(found[0].value).removesuffix(".data")
+            message = f"`{first}` is the item of a number, an IndexError since torch 0.5{self.also(source, found)}"
+            yield self.finding(source, found[0], message, left=f"write `{number}.item()`; no torch 2 runs it as it is")
+
+    def is_item(self, facts: Facts, node: cst.Subscript) -> bool:
+        """`loss.data[0]`, where `loss` is a sum or a mean over the batch."""
+        index = node.slice[0].slice if len(node.slice) == 1 else None
+        first = isinstance(index, cst.Index) and isinstance(index.value, cst.Integer) and index.value.value == "0"
+        base = node.value
+        if not first or not isinstance(base, cst.Attribute) or base.attr.value != "data":
+            return False
+        held = facts.flow.values.get(base.value, ())
+        return bool(held) and all(isinstance(o, Data) and o.agg in ("mean", "sum") for o in held)
+
+    def volatile(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        found = [
+            n
+            for n in walk(source.module)
+            if isinstance(n, cst.Call)
+            and any(a.keyword is not None and a.keyword.value == "volatile" for a in n.args)
+            and any(str(getattr(o, "name", "")).endswith(".Variable") for o in facts.flow.values.get(n.func, ()))
+        ]
+        if found:
+            message = (
+                f"`volatile=` has no effect since torch 0.4{self.also(source, found)}: torch.no_grad() saves memory"
+            )
+            yield self.finding(source, found[0], message, note=True)
+
+    def also(self, source: Source, found: list[cst.Subscript] | list[cst.Call]) -> str:
+        lines = sorted({source.line(n) for n in found} - {source.line(found[0])})
+        return f" (also on line {', '.join(map(str, lines))})" if lines else ""
