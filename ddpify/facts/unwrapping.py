@@ -14,6 +14,7 @@ from ddpify.facts.externals import keeps
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
+from ddpify.facts.unreached import unreached
 from ddpify.facts.values import Dict, Ext, Module, Seq, Wrapped
 from ddpify.source import Source
 
@@ -116,6 +117,10 @@ def find_raw(facts: Facts) -> list[Raw]:
                     want(e, node, "handed over", e.name)
                 for node, frame in _collected(facts, arg.value) if e.name in _PICKLES else ():
                     want(e, node, "handed over", e.name, frame)
+    for base, frame, what, both in unreached(facts, _PICKLES):
+        why = "state" if "state_dict" in what else "attribute" if what else "handed over"
+        for place, source in _climb(frame, base, trains):
+            found.setdefault(id(place), Raw(place, source, why, what, both and place is base))
     return list(found.values())
 
 

@@ -52,6 +52,29 @@ class StateDictThroughWrapper(Rule):
             """,
             gives=('torch.save(net.module.state_dict(), "net.pt")',),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Options:
+                save = False
+            def finish(model, path):
+                if Options.save:
+                    torch.save(model.state_dict(), path)
+                    torch.save(model, "whole.pt")
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            if Options.save:
+                torch.save({"net": net.state_dict()}, "net.pt")
+            finish(net, "last.pt")
+            """,
+            gives=('torch.save({"net": net.module.state_dict()}, "net.pt")', 'finish(net.module, "last.pt")'),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
