@@ -12,8 +12,8 @@ import click
 
 from ddpify import __version__
 from ddpify.errors import DdpifyError
-from ddpify.group import ScriptOrCommand, debug, is_debug, options, say
-from ddpify.watch import Launch, render
+from ddpify.group import ScriptOrCommand, debug, is_debug, say
+from ddpify.watch import Launch, compare_options, html_option, launch_options, render, taken, write_page
 
 if TYPE_CHECKING:
     from ddpify.convert import Conversion
@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 DONE, LEFT = 0, 1
 _format = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to report (text)."
-)
-_launch = options(
-    click.option("--nproc", type=click.IntRange(1), default=2, metavar="N", help="Number of ranks to run (2)."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(0, min_open=True),
-        default=300.0,
-        metavar="S",
-        help="Seconds until the run is ended (300).",
-    ),
-    click.option("--max-steps", type=click.IntRange(1), metavar="N", help="End the run after N optimizer steps."),
 )
 _path = click.Path(path_type=Path)
 
@@ -84,7 +73,8 @@ def cli() -> None:
     is_flag=True,
     help="Run the result on ranks, and against SCRIPT; ARGS behind `--` are the script's own.",
 )
-@_launch
+@html_option
+@launch_options
 @debug
 @click.pass_context
 def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, **asked: Any) -> None:
@@ -93,7 +83,7 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     SCRIPT `-` is standard input. The result goes to standard output, or where -o, --in-place, --diff or --check say.
     The report goes to standard error.
     """
-    wish = Wish(script, **asked)
+    wish = Wish(script, launch=taken(asked), **asked)
     if wish.in_place and script.suffix == ".ipynb":
         raise DdpifyError(f"{script}: a notebook is not changed in place; write the script with -o OUT.py")
     wish.check_usage()
@@ -114,6 +104,8 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     verified = None
     if wish.verifying and wish.target is not None:
         verified = wish.launch.verify(wish.target, wish.args, wish.original)
+    if wish.html is not None and verified is not None:
+        write_page(wish.html, verified, report)
     if form == "json":
         code = {} if wish.quiet or wish.diff else {"code": conversion.text}
         _print_json({**report.to_json(), **code, "verified": None if verified is None else verified.to_json()})
@@ -134,9 +126,8 @@ class Wish:
     diff: bool
     check: bool
     verifying: bool
-    nproc: int
-    timeout: float
-    max_steps: int | None
+    html: Path | None
+    launch: Launch
 
     @property
     def target(self) -> Path | None:
@@ -161,10 +152,6 @@ class Wish:
         """Whether neither code nor diff is to be shown."""
         return self.check or self.target is not None
 
-    @property
-    def launch(self) -> Launch:
-        return Launch(self.nproc, self.timeout, self.max_steps)
-
     def check_usage(self) -> None:
         asked = {"-o": self.output, "--in-place": self.in_place, "--diff": self.diff, "--check": self.check}
         given = [name for name, wanted in asked.items() if wanted]
@@ -175,6 +162,8 @@ class Wish:
             raise click.UsageError(f"unexpected argument {self.args[0]!r} ({hint})")
         if self.script == _STANDARD and self.in_place:
             raise click.UsageError("standard input cannot be written in place")
+        if self.html is not None and not self.verifying:
+            raise click.UsageError("--html shows what --verify found: give both")
         if self.verifying and self.target is None:
             raise click.UsageError("--verify runs the result: say where to write it with -o OUT or --in-place")
 
@@ -236,16 +225,17 @@ def _print_json(data: object) -> None:
 @cli.command()
 @click.argument("script", type=_path, metavar="OUT")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@compare_options
+@launch_options
 @click.option(
-    "--original", type=_path, metavar="SCRIPT", help="Also run SCRIPT, that OUT was made from, on the same samples."
+    "--format", "form", type=click.Choice(["text", "json", "junit"]), default="text", help="How to report (text)."
 )
-@click.option("--keep-dropout", "dropout", is_flag=True, help="Leave dropout on where both are compared.")
-@click.option("--keep-batchnorm", "batch_norm", is_flag=True, help="Let BatchNorm count where both are compared.")
-@_launch
-@_format
+@html_option
 @debug
 @click.pass_context
-def verify(ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str, **asked: Any) -> None:
+def verify(
+    ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str, html: Path | None, **asked: Any
+) -> None:
     """Run OUT under torchrun and check it.
 
     The report says of each property of `ddpify explain contract` whether it held. This executes the script; its own
@@ -253,10 +243,12 @@ def verify(ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str
     """
     compare = {name: asked.pop(name) for name in ("original", "dropout", "batch_norm")}
     report = Launch(**asked).verify(script, args, **compare)
+    if html is not None:
+        write_page(html, report)
     if form == "json":
         _print_json(report.to_json())
     else:
-        render(report, err=False)
+        render(report, err=False, junit=form == "junit")
     ctx.exit(DONE if report.ok else LEFT)
 
 

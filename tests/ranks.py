@@ -50,6 +50,11 @@ class Job:
     given: Path | None = None
     #: how the run is made comparable with another (the fields of Wish)
     together: Mapping[str, Any] | None = None
+    max_batches: int | None = None
+    pretend: bool = False  # GPUs
+    timeout: float | None = None  # that of the batch
+    synthetic: bool = False
+    fault: str = ""  # of --stress
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class JobResult:
     seconds: float
     #: what tests/recorder.py wrote down, by rank
     records: tuple[dict[str, Any], ...] = ()
+    cwd: Path = Path()
 
     @property
     def ok(self) -> bool:
@@ -117,13 +123,13 @@ def _result(folder: Path, job: Job, timeout: float) -> JobResult:
     trace = Trace(
         ranks,
         timed_out=facts["timed_out"],
-        timeout=timeout,
+        timeout=job.timeout or timeout,
         deadline=facts["deadline"],
         max_steps=job.max_steps,
     )
     written = [folder / f"rank{rank}.numbers.json" for rank in range(len(ranks))]
     records = tuple(json.loads(path.read_text()) for path in written if path.exists())
-    return JobResult(results, trace, facts["seconds"], records)
+    return JobResult(results, trace, facts["seconds"], records, job.cwd)
 
 
 # ---- the one process that imports torch ---------------------------------------------------------
@@ -202,7 +208,17 @@ def _be_rank(job: dict[str, Any], rank: int, port: int, folder: Path, deadline: 
     _fresh_seeds()
     recorder = _from_file("_recorder", ROOT / "tests" / "recorder.py").start(job["given"]) if job["record"] else None
     wish = ours.Wish(**job["together"]) if job["together"] else None
-    settings = ours.Settings(folder, cpu=True, deadline=deadline, max_steps=job["max_steps"], together=wish)
+    settings = ours.Settings(
+        folder=folder,
+        cpu=True,
+        deadline=deadline,
+        max_steps=job["max_steps"],
+        max_batches=job["max_batches"],
+        pretend=job["pretend"],
+        synthetic=job["synthetic"],
+        together=wish,
+        fault=job["fault"],
+    )
     code: int = ours.run(Path(job["script"]), job["args"], settings)
     if recorder is not None:
         recorder.write(folder / f"rank{rank}.numbers.json")
@@ -290,7 +306,7 @@ def main() -> None:
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             number, job = waiting.pop(0)
-            running.append(Group(job, Path(plan["folder"]) / str(number), plan["timeout"]))
+            running.append(Group(job, Path(plan["folder"]) / str(number), job["timeout"] or plan["timeout"]))
         running = [group for group in running if not group.poll()]
         time.sleep(0.02)
 

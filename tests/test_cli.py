@@ -405,7 +405,13 @@ def test_verify(train: Path, monkeypatch: pytest.MonkeyPatch, status: Status, co
     assert "rank 0: step 1" in result.stderr
     assert asked.pop("progress")
     assert (asked.pop("original"), asked.pop("still")) == (None, Still())
-    assert asked == {"script": train, "args": ("--epochs", "2"), "nproc": 3, "timeout": 7.0, "max_steps": 5}
+    given = {"nproc": 3, "timeout": 7.0, "max_steps": 5, "max_batches": None, "nnodes": 1, "devices": True}
+    given |= {"synthetic": False, "stress": False}
+    assert asked == {"script": train, "args": ("--epochs", "2"), **given}
+    asked.clear()
+    run("verify", train, "--nnodes", "2", "--max-batches", "4", "--no-devices", "--synthetic", "--stress")
+    asked = {name: asked[name] for name in ("nnodes", "max_batches", "devices", "synthetic", "stress")}
+    assert asked == {"nnodes": 2, "max_batches": 4, "devices": False, "synthetic": True, "stress": True}
     data = json.loads(run("verify", train, "--format", "json").stdout)
     assert data["ok"] is (code == 0)
 
@@ -430,6 +436,16 @@ def test_verify_against_the_original(train: Path, monkeypatch: pytest.MonkeyPatc
     assert (asked["original"], asked["still"]) == (train, Still(dropout=True))
     run(train, "--in-place", "--verify")
     assert asked["original"] is None  # it is there no longer
+
+
+def test_reports_of_verify(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_verify(monkeypatch, Status.FAILED)
+    assert run("verify", train, "--format", "junit", "--html", "report.html").stdout.startswith("<?xml")
+    assert "a sentence" in Path("report.html").read_text()
+    run(train, "-o", "out.py", "--verify", "--html", "both.html")
+    assert "setup_distributed" in Path("both.html").read_text()
+    assert "give both" in run(train, "--diff", "--html", "both.html").stderr
+    assert "cannot be written" in run("verify", train, "--html", "no/such/folder.html").stderr
 
 
 def test_verify_that_cannot_run(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def put(text: str, name: str, part: str) -> str:
     """What stands between `<!-- name:start -->` and `<!-- name:end -->`, replaced."""
     start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
     if text.count(start) != 1 or text.count(end) != 1:
-        raise DdpifyError(f"the README has no block {start} ... {end}")
+        raise DdpifyError(f"the text has no block {start} ... {end}")
     return re.sub(f"{start}.*{end}", lambda _: f"{start}\n{part}\n{end}", text, flags=re.DOTALL)
 
 

@@ -33,6 +33,11 @@ class Launch:
     nproc: int
     timeout: float
     max_steps: int | None = None
+    max_batches: int | None = None
+    nnodes: int = 1  # launchers, each with nproc ranks
+    pretend: bool = False  # GPUs
+    synthetic: bool = False  # made-up data where the real one is not here
+    fault: str = ""  # of --stress
     #: more of the environment, and another working folder
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
@@ -41,6 +46,19 @@ class Launch:
     cpu: bool = True
     #: what else is to be removed when this process is killed
     room: Path | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What the processes are told of it."""
+        told = {
+            "MAX_STEPS": self.max_steps or "",
+            "MAX_BATCHES": self.max_batches or "",
+            "NNODES": self.nnodes,
+            "PRETEND": "1" if self.pretend else "",
+            "SYNTHETIC": "1" if self.synthetic else "",
+            "FAULT": self.fault,
+            "PACKAGE": _package(self.script),
+        }
+        return {f"DDPIFY_VERIFY_{name}": str(value) for name, value in told.items()}
 
 
 @contextlib.contextmanager
@@ -67,7 +85,6 @@ def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     python = [sys.executable, "-u", str(PROCESSES)]
     script = [str(launch.script), *launch.args]
     ranks = ["rank", str(folder), *script] if launch.alone else ["torchrun", str(folder), str(launch.nproc), *script]
-    steps = "" if launch.max_steps is None else str(launch.max_steps)
     guard = subprocess.Popen(
         [*python, "guard", str(folder), str(launch.timeout), *python, *ranks],
         stdin=subprocess.PIPE,
@@ -76,8 +93,7 @@ def _guarded(launch: Launch, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         env={
             **os.environ,
             "TMPDIR": str(folder),
-            "DDPIFY_VERIFY_MAX_STEPS": steps,
-            "DDPIFY_VERIFY_PACKAGE": _package(launch.script),
+            **launch.environment(),
             **(_ALONE_ON_CPU if launch.alone and launch.cpu else {}),
             **({"DDPIFY_VERIFY_ROOM": str(launch.room)} if launch.room is not None else {}),
             **launch.env,
@@ -145,7 +161,9 @@ def run(launch: Launch, progress: Progress | None = None) -> Trace:
         if "error" in start:
             raise DdpifyError(f"torch cannot be imported by {sys.executable}: {start['error']}")
         log = (folder / "launch.log").read_text(errors="replace") if (folder / "launch.log").exists() else ""
-        ranks: list[RankTrace] = [read_rank(folder, rank, launch.script) for rank in range(launch.nproc)]
+        ranks: list[RankTrace] = [
+            read_rank(folder, rank, launch.script) for rank in range(launch.nproc * launch.nnodes)
+        ]
     return Trace(
         tuple(ranks),
         backend=start.get("backend", "gloo"),
@@ -154,4 +172,5 @@ def run(launch: Launch, progress: Progress | None = None) -> Trace:
         deadline=end.get("deadline", 0.0),
         max_steps=launch.max_steps,
         log=log,
+        left=None if end.get("left") is None else tuple(end["left"]),
     )

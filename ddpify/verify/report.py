@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checks import Result, Status
+from .checks._base import at
 from .checks.ends_in_time import first_error
+from .observed import Standin
 from .trace import RankTrace, Trace
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
     from .equivalence import Equivalence
@@ -20,8 +24,14 @@ _ON_CPU = (
     "run on the CPU with gloo: there are not {nproc} GPUs. Not tried: nccl, a GPU for each rank, map_location, "
     "pinned memory, mixed precision and whatever else needs CUDA."
 )
-_MARKS = {Status.HELD: ("held", "green"), Status.FAILED: ("FAILED", "bold red"), Status.NOT_TRIED: ("not tried", "dim")}
+_MARKS = {
+    Status.HELD: ("held", "green"),
+    Status.FAILED: ("FAILED", "bold red"),
+    Status.NOTED: ("noted", "yellow"),
+    Status.NOT_TRIED: ("not tried", "dim"),
+}
 _LAST_LINES = 15
+SCHEMA = 1  # of to_json: a key may be added; one that changes its meaning, or goes, makes this 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,8 @@ class VerifyReport:
     cpu_fallback: bool
     failure: str = ""  # where it went wrong: rank, traceback, output; empty where nothing did
     equivalence: Equivalence | None = None
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)  # losses by step, for each rank
+    standins: tuple[str, ...] = ()  # data that was not there and was made up
 
     @property
     def ok(self) -> bool:
@@ -50,6 +62,7 @@ class VerifyReport:
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""
         return {
+            "schema": SCHEMA,
             "script": str(self.script),
             "ok": self.ok,
             "nproc": self.nproc,
@@ -68,7 +81,13 @@ class VerifyReport:
             ],
             "equivalence": None if self.equivalence is None else self.equivalence.to_json(),
             "failure": self.failure,
+            "standins": list(self.standins),
         }
+
+    def notes(self) -> list[str]:
+        """What to keep in mind of the run."""
+        made_up = f"made-up data stood in for {', '.join(self.standins)}: numbers mean nothing" if self.standins else ""
+        return [note for note in (_ON_CPU.format(nproc=self.nproc) if self.cpu_fallback else "", made_up) if note]
 
     def render(self, console: Console) -> None:
         """Print a line for each property, then what failed in full."""
@@ -76,7 +95,9 @@ class VerifyReport:
 
         head = f"{self.script}: {self.nproc} ranks under torchrun, {self.backend}, {self.seconds:.1f} s"
         console.print(Text(head, style="bold"), soft_wrap=True)
-        for result in self.results:
+        if console.is_terminal:
+            console.print(self._table())
+        for result in () if console.is_terminal else self.results:
             console.print(_line(result), soft_wrap=True)
         if self.equivalence is not None:
             console.print(Text(self.equivalence.head(), style="bold"), soft_wrap=True)
@@ -84,10 +105,33 @@ class VerifyReport:
                 console.print(_line(result), soft_wrap=True)
             for row in self.equivalence.table():
                 console.print(Text(row, style="dim"), soft_wrap=True)
-        if self.cpu_fallback:
-            console.print(Text(_ON_CPU.format(nproc=self.nproc), style="dim"), soft_wrap=True)
+        for note in self.notes():
+            console.print(Text(note, style="dim"), soft_wrap=True)
         if self.failure:
             console.print(Text(self.failure), soft_wrap=True)
+
+    def _table(self) -> Table:
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("", "property", "what was seen", "likely", box=box.SIMPLE_HEAD, pad_edge=False)
+        for result in self.results:
+            word, style = _MARKS[result.status]
+            table.add_row(Text(word, style), Text(result.name), Text(result.sentence), Text(" ".join(result.likely)))
+        return table
+
+
+def loss_curves(trace: Trace) -> dict[str, list[float]]:
+    """The loss of each step, as each rank had it."""
+    found = {f"rank {rank.rank}": [s.loss for s in rank.steps if s.loss is not None] for rank in trace.ranks}
+    return {name: losses for name, losses in found.items() if losses}
+
+
+def made_up(trace: Trace) -> tuple[str, ...]:
+    """The data that was made up, with the lines that asked for it."""
+    events = [event for rank in trace.ranks for event in rank.of(Standin)]
+    return tuple(dict.fromkeys(f"{event.what}{at(event.at)}" for event in events))
 
 
 def _line(result: Result) -> Text:

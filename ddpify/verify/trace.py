@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import linecache
 import re
@@ -29,6 +31,7 @@ class Start(Event):
     kind: ClassVar[str] = "start"
     pid: int = 0
     thread: int = 0
+    local_rank: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ class Step(Event):
     outside: int = 0  # trained parameters that no wrapper holds
     checksum: str | None = None
     seconds: float = 0.0
+    rates: tuple[float, ...] = ()  # the learning rates of its groups
+    loss: float | None = None  # of the last backward, as this rank had it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +93,8 @@ class Pass(Event):
     drawn: int = 0
     training: bool = False
     steps: int = 0
+    grad: bool = True  # gradients were on while it gave a batch
+    begun: float = 0.0
     complete: bool = False
     split: str | None = None
     indices: tuple[int, ...] | None = None
@@ -168,13 +175,25 @@ class Exit(Event):
 E = TypeVar("E", bound=Event)
 
 
+@functools.cache
+def _kinds() -> dict[str, type[Event]]:
+    for module in (".observed", ".equivalence.events"):  # those that single checks, and the comparison, ask for
+        importlib.import_module(module, __package__)
+    return {cls.kind: cls for cls in Event.__subclasses__()}
+
+
 def _event(line: Mapping[str, Any]) -> Event | None:
-    cls = next((cls for cls in Event.__subclasses__() if cls.kind == line.get("kind")), None)
+    cls = _kinds().get(line.get("kind", ""))
     if cls is None:
         return None
     names = {field.name for field in fields(cls)}
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in line.items() if k in names}
-    return cls(**given)
+    return cls(**{k: _tuples(v) for k, v in line.items() if k in names})
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)
@@ -203,6 +222,12 @@ class RankTrace:
         return next(iter(self.of(End)), None)
 
     @property
+    def local_rank(self) -> int:
+        """Its number on its machine."""
+        known = next((start.local_rank for start in self.of(Start)), None)
+        return self.rank if known is None else known
+
+    @property
     def ended_well(self) -> bool:
         """At the script's own end, or stopped by --max-steps."""
         return self.end is not None and self.end.status in ("ok", "cut")
@@ -229,6 +254,8 @@ class Trace:
     deadline: float = 0.0  # when the time was up, in seconds since the epoch
     max_steps: int | None = None
     log: str = ""  # what the launcher said
+    pretended: Trace | None = None  # a second run, with pretended GPUs
+    left: tuple[str, ...] | None = None  # command lines that outlived the ranks; None where nobody looked
 
     @property
     def world(self) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 from ddpify.errors import DdpifyError
 from ddpify.verify import VerifyReport, verify
 from ddpify.verify.checks import run_checks
-from ddpify.verify.report import describe_failure
+from ddpify.verify.report import describe_failure, loss_curves
 from ddpify.verify.trace import Step, Trace, read_rank
 from tests.verify.traces import INIT, end, step, trace
 
@@ -73,6 +73,21 @@ def test_a_good_run_has_no_failure_and_json_says_the_same() -> None:
     assert {r["name"]: r["status"] for r in data["results"]}["ends_in_time"] == "held"
     assert data["cpu_fallback"] is True
     assert data["ok"] == report.ok
+
+
+def test_a_terminal_gets_a_table() -> None:
+    report = _report(trace([step(1, loss=2.0), step(2, loss=1.5), end()]))
+    console = Console(file=StringIO(), width=160, force_terminal=True, color_system=None)
+    report.render(console)
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "what was seen" in shown
+    assert all(result.name in shown for result in report.results)
+
+
+def test_losses_are_kept_by_rank() -> None:
+    run = trace([step(1, loss=2.0), step(2, loss=1.5)], [step(1)])
+    assert loss_curves(run) == {"rank 0": [2.0, 1.5]}
 
 
 def test_brackets_in_messages_are_no_markup() -> None:

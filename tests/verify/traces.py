@@ -31,6 +31,28 @@ def end(status: str = "ok", **rest: Any) -> Line:
     return {"kind": "end", "status": status, **rest}
 
 
+def meets(op: str, place: str, **rest: Any) -> Line:
+    """A collective over the world."""
+    return {"kind": "collective", "op": op, "at": place, "through": [place], **rest}
+
+
+def forward(number: int, inputs: str, state: str = "", **rest: Any) -> Line:
+    """A training forward of the first wrapper; with a state it draws from torch's generator."""
+    drawn = {"states": {"torch": state}, "drew": ["torch"]} if state else {}
+    return {"kind": "forward", "number": number, "inputs": inputs, "at": "train.py:43", **drawn, **rest}
+
+
+def over(*levels: tuple[str, int, str], **rest: Any) -> Line:
+    """What is behind loader 0, from the loader down."""
+    return {"kind": "data", "loader": 0, "levels": [list(level) for level in levels], **rest}
+
+
+def evaluated(*indices: int, **rest: Any) -> Line:
+    """One evaluation over loader 1."""
+    line = {"kind": "pass", "loader": 1, "order": 9, "grad": False, "complete": True, "sampler": "range"}
+    return {**line, "drawn": len(indices), "indices": list(indices), "at": "train.py:60", "time": 8.0, **rest}
+
+
 WRAP: Line = {"kind": "wrap", "module": "Net", "parameters": 15, "at": "train.py:30"}
 INIT: Line = {"kind": "init", "backend": "gloo", "at": "train.py:20"}
 GONE: Line = {"kind": "exit", "initialized": False}

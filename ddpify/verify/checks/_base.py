@@ -15,6 +15,7 @@ class Status(enum.Enum):
 
     HELD = "held"
     FAILED = "failed"
+    NOTED = "noted"  # a look is worth while; nothing is wrong by it
     NOT_TRIED = "not tried"
 
 
@@ -56,6 +57,10 @@ class Check(ABC):
         """The property was tried and did not hold."""
         codes = self.likely if likely is None else likely
         return Result(self.name(), self.section, Status.FAILED, sentence, codes)
+
+    def noted(self, sentence: str) -> Result:
+        """The property did not hold, and the training is right without it."""
+        return Result(self.name(), self.section, Status.NOTED, sentence, self.likely)
 
     def not_tried(self, why: str) -> Result:
         """The run said nothing about the property."""

@@ -2,43 +2,60 @@
 
 from __future__ import annotations
 
+from ..observed import Request
 from ..trace import Init, RankTrace, SetDevice, Trace, Wrap
 from ._base import Check, Result, at
 
 
 class DeviceBound(Check):
-    """Rank r of a node works on GPU r alone, and is bound to it before the process group is set up.
+    """The rank with the local number r works on GPU r alone, and is bound to it before anything asks for a GPU.
 
-    Otherwise all ranks share GPU 0, or each leaves a context there, until it is out of memory. Needs GPUs: not tried
-    on the CPU. Contract 1.3.
+    Otherwise all ranks share GPU 0, or each leaves a context there, until it is out of memory; an index from the global
+    rank fails on the second machine. Without GPUs a second, short run pretends to have them. Contract 1.3.
     """
 
     section = "1.3"
     likely = ("DDP103", "DDP104", "DDP105")
 
     def check(self, trace: Trace) -> Result:
-        """Look at set_device, device_ids and the GPUs that hold memory. All ranks are on one node here."""
-        if trace.backend != "nccl":
+        """Look at set_device, device_ids, each GPU that is asked for, and those that hold memory."""
+        seen = trace if trace.backend == "nccl" else trace.pretended
+        if seen is None:
             return self.not_tried("needs a GPU for each rank; this run was on the CPU")
-        for rank in trace.ranks:
+        for rank in seen.ranks:
             wrong = self._wrong(rank)
             if wrong:
-                return self.failed(f"rank {rank.rank} {wrong}")
-        if not any(rank.of(Init) or rank.of(SetDevice) for rank in trace.ranks):
+                return self.failed(f"rank {rank.rank}{self._local(rank)} {wrong}")
+        if not any(rank.of(Init) or rank.of(SetDevice) for rank in seen.ranks):
             return self.not_tried("no process group was set up")
-        return self.held("every rank uses its own GPU only")
+        if seen is trace:
+            return self.held("every rank uses its own GPU only")
+        if not seen.ended_well:
+            error = next((r.end.error.splitlines()[0] for r in seen.ranks if r.end and r.end.error), "no end in time")
+            return self.not_tried(f"the script does not run with pretended GPUs: {error}")
+        if not any(rank.of(Request) for rank in seen.ranks):
+            return self.not_tried("the script asks for no GPU, also where there are some")
+        return self.held("every rank asks for its own GPU only, tried with pretended GPUs")
+
+    def _local(self, rank: RankTrace) -> str:
+        return "" if rank.local_rank == rank.rank else f" (local rank {rank.local_rank})"
 
     def _wrong(self, rank: RankTrace) -> str | None:
-        bound = rank.of(SetDevice)
+        own, bound = rank.local_rank, rank.of(SetDevice)
         for event in bound:
-            if event.index not in (rank.rank, None):
+            if event.index not in (own, None):
                 return f"chooses GPU {event.index}{at(event.at)}"
         for init in rank.of(Init)[:1]:
             before = any(not event.after_init for event in bound)
             if not before and init.device is None:
                 return f"sets up the process group{at(init.at)} before it is bound to a GPU"
         for wrap in rank.of(Wrap):
-            if wrap.device_ids not in (None, (rank.rank,)):
+            if wrap.device_ids not in (None, (own,)):
                 return f"wraps {wrap.module}{at(wrap.at)} for GPU {', '.join(map(str, wrap.device_ids))}"
-        others = [i for i in (rank.end.devices if rank.end else ()) if i != rank.rank]
+        for request in rank.of(Request):
+            if request.index not in (own, None):
+                return f"asks for GPU {request.index}{at(request.at)}"
+            if request.index is None and not request.bound:
+                return f"asks for the current GPU{at(request.at)} before it is bound to one"
+        others = [i for i in (rank.end.devices if rank.end else ()) if i != own]
         return f"also holds memory on GPU {others[0]}" if others else None

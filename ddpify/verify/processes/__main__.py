@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,16 @@ def load() -> ModuleType:
     return sys.modules[PACKAGE]
 
 
+def _own_hash_seed() -> None:
+    """Sets of strings have another order on each rank, and the same one in every run, unless the user chose a seed."""
+    if os.environ.get("PYTHONHASHSEED", "random") == "random" and hasattr(sys, "orig_argv"):
+        os.environ["PYTHONHASHSEED"] = str(int(os.environ.get("RANK", "0")) + 1)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def main() -> None:
+    if sys.argv[1] == "rank":
+        _own_hash_seed()
     del sys.path[0]  # this folder
     load()
     name = sys.argv.pop(1)

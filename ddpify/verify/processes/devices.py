@@ -92,9 +92,21 @@ def is_cuda(value: object) -> bool:
     return isinstance(value, str) and value.partition(":")[0] == "cuda"
 
 
+# who wants to know of each GPU that is asked for
+_requested: list[Callable[[Any], None]] = []
+
+
+def _tell(value: Any) -> None:
+    for note in _requested:
+        note(value)
+
+
 def on_cpu(value: Any) -> Any:
     """The device to use in the place of the one asked for."""
-    return torch.device("cpu") if is_cuda(value) or _is_index(value) else value
+    if not (is_cuda(value) or _is_index(value)):
+        return value
+    _tell(value)
+    return torch.device("cpu")
 
 
 def _without_cuda(kind: Any) -> Any:
@@ -128,6 +140,9 @@ class _Event:
     def query(self) -> bool:
         return True
 
+    def is_capturing(self) -> bool:
+        return False
+
     def _nothing(self, *_: object, **__: object) -> None:
         return None
 
@@ -148,7 +163,8 @@ def _set(owner: object, name: str, value: object) -> None:
     setattr(owner, name, value)
 
 
-def _always(value: object) -> Callable[..., Any]:
+def always(value: object) -> Callable[..., Any]:
+    """A function of its own that gives the value, whatever it is asked."""
     return lambda *_, **__: value
 
 
@@ -171,9 +187,14 @@ def _tensors() -> None:
     _set(torch.Tensor, "to", to)
     _set(torch.Tensor, "type", kind)
     patch(torch.nn.Module, "to", _module_to)
-    for name in ("cuda", "pin_memory"):
-        _set(torch.Tensor, name, lambda self, *_, **__: self)
-    _set(torch.Tensor, "record_stream", _always(None))
+
+    def cuda(self: Any, device: Any = None, *_: object, **__: object) -> Any:
+        _tell(device)
+        return self
+
+    _set(torch.Tensor, "cuda", cuda)
+    _set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
+    _set(torch.Tensor, "record_stream", always(None))
     # its forward refuses the CPU; plain BatchNorm trains there
     _set(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", lambda module, *_, **__: module)
     for name in _KINDS:
@@ -202,30 +223,31 @@ def _cuda_functions(set_device: Callable[[object], None]) -> None:
     properties = SimpleNamespace(name=_NAME, total_memory=0, major=0, minor=0, multi_processor_count=0)
     replacements: dict[str, object] = {
         # a function of its own for each name: torch.compile keeps a table of them and refuses doubles
-        **{name: _always(None) for name in _SILENT},
-        **{name: _always(0) for name in _NOTHING_USED},
-        **{name: _always(contextlib.nullcontext()) for name in ("device", "device_of", "stream")},
+        **{name: always(None) for name in _SILENT},
+        **{name: always(0) for name in _NOTHING_USED},
+        **{name: always(contextlib.nullcontext()) for name in ("device", "device_of", "stream")},
         "set_device": bind,
         "current_device": lambda: current.index,
-        "get_device_name": _always(_NAME),
-        "get_device_properties": _always(properties),
-        "get_device_capability": _always((0, 0)),
-        "mem_get_info": _always((0, 0)),
-        "is_bf16_supported": _always(False),
-        "memory_stats": _always({}),
-        "memory_summary": _always(""),
+        "get_device_name": always(_NAME),
+        "get_device_properties": always(properties),
+        "get_device_capability": always((0, 0)),
+        "mem_get_info": always((0, 0)),
+        "is_bf16_supported": always(False),
+        "is_current_stream_capturing": always(False),
+        "memory_stats": always({}),
+        "memory_summary": always(""),
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
-        "get_rng_state_all": _always([]),
+        "get_rng_state_all": always([]),
         "Event": _Event,
         "Stream": _Stream,
-        **{name: _always(_Stream()) for name in ("current_stream", "default_stream")},
+        **{name: always(_Stream()) for name in ("current_stream", "default_stream")},
     }
     for name, value in replacements.items():
         _set(torch.cuda, name, value)
     for name in ("range_push", "range_pop", "mark"):
-        _set(torch.cuda.nvtx, name, _always(None))
+        _set(torch.cuda.nvtx, name, always(None))
     accelerator = getattr(torch, "accelerator", None)  # torch >= 2.6
-    for name, value in (("set_device_index", bind), ("set_device_idx", bind), ("synchronize", _always(None))):
+    for name, value in (("set_device_index", bind), ("set_device_idx", bind), ("synchronize", always(None))):
         if hasattr(accelerator, name):
             _set(accelerator, name, value)
 
@@ -236,6 +258,7 @@ def _defaults_and_files() -> None:
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         # whatever was asked for: what was saved on a GPU has no other place to go
+        on_cpu(map_location)
         return real_load(f, "cpu", *args, **kwargs)
 
     class Kind(type):
@@ -252,8 +275,10 @@ def _defaults_and_files() -> None:
     _set(torch, "set_default_tensor_type", lambda kind: real_type(_without_cuda(kind)))
 
 
-def use_cpu(set_device: Callable[[object], None]) -> None:
-    """Map every CUDA request of this process to the CPU."""
+def use_cpu(set_device: Callable[[object], None], requested: Callable[[Any], None] | None = None) -> None:
+    """Map every CUDA request of this process to the CPU; `requested` is told of each."""
+    if requested is not None:
+        _requested.append(requested)
     with contextlib.suppress(ImportError):  # its table of torch functions must be made of the real ones
         importlib.import_module("torch._dynamo")
     _tensors()

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from . import reload
 from .log import Log, patch
 
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -20,8 +21,9 @@ class Files:
 
     def __init__(self, log: Log, wrapped: Callable[[], Iterable[Any]]) -> None:
         self._log, self._wrapped = log, wrapped
-        self._here = os.getcwd()
+        self.here = os.getcwd()
         self._seen: set[str] = set()
+        self.saved: list[str] = []  # by torch.save, in this order
 
     def watch(self) -> None:
         """Start to note writes."""
@@ -38,8 +40,8 @@ class Files:
             self._write(args[1])
 
     def _relative(self, path: Any) -> str:
-        full = os.path.join(self._here, os.fsdecode(path))
-        return os.path.normpath(os.path.relpath(full, self._here))
+        full = os.path.join(self.here, os.fsdecode(path))
+        return os.path.normpath(os.path.relpath(full, self.here))
 
     def _write(self, path: Any) -> None:
         name = self._relative(path)
@@ -57,14 +59,23 @@ class Files:
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
             target = f if isinstance(f, (str, os.PathLike)) else getattr(f, "name", None)
             if isinstance(target, (str, os.PathLike)):  # else it stays in memory
-                raw = {name for w in self._wrapped() for name, _ in _named(w.module)}
+                raw = {name for w in self._wrapped() for name, _ in _named(_bare(w.module))}
                 prefixed, pickled = _look(obj, raw)
                 name = self._relative(Path(target))
                 facts = {"prefixed": sorted(prefixed)[:5], "wrapper": pickled, "at": self._log.where()}
                 self._log.note("save", path=name, **facts)
+                if name not in self.saved and len(self.saved) < reload.MOST:
+                    model, why = reload.into_models(obj, [w.module for w in self._wrapped()])
+                    self._log.note("reload", path=name, model=model, error=why)
+                self.saved.append(name)
             real(obj, f, *args, **kwargs)
 
         return save
+
+
+def _bare(module: Any) -> Any:
+    """DataParallel inside the wrapper adds a prefix of its own."""
+    return module.module if isinstance(module, torch.nn.DataParallel) else module
 
 
 def _named(module: Any) -> Iterable[tuple[str, Any]]:

@@ -18,8 +18,9 @@ import sys
 import time
 from pathlib import Path
 
-from .lifetime import adopt_orphans, die_with_parent, kill_all
+from .lifetime import adopt_orphans, die_with_parent, kill_all, left_running
 
+LINGER = 1.0  # seconds that processes get to follow their parent
 GRACE = 1.0  # seconds after the deadline in which the ranks write down where they stand
 
 
@@ -70,9 +71,12 @@ def main(argv: list[str]) -> None:
         how = _watch(child, folder, deadline)
     finally:
         code = child.poll() if child is not None else None
+        left = left_running(LINGER) if how == "ended" and code == 0 else None
         kill_all([*_pids(folder), *([child.pid] if child is not None else [])])
         if how == "caller gone":
-            for left in (folder, os.environ.get("DDPIFY_VERIFY_ROOM", folder)):
-                shutil.rmtree(left, ignore_errors=True)
+            for room in (folder, os.environ.get("DDPIFY_VERIFY_ROOM", folder)):
+                shutil.rmtree(room, ignore_errors=True)
         else:
-            (folder / "guard.json").write_text(json.dumps({"how": how, "code": code, "deadline": deadline}))
+            (folder / "guard.json").write_text(
+                json.dumps({"how": how, "code": code, "deadline": deadline, "left": left})
+            )

@@ -59,6 +59,27 @@ def _reap() -> None:
             pass
 
 
+def left_running(seconds: float) -> list[str] | None:
+    """The command lines of what is still below this process after a while; None where that cannot be known."""
+    if not _LINUX:
+        return None
+    limit = time.monotonic() + seconds
+    while True:
+        _reap()
+        left = {pid: _command(pid) for pid in descendants(os.getpid())}
+        if not any(left.values()) or time.monotonic() > limit:
+            return [line for line in left.values() if line]
+        time.sleep(0.05)
+
+
+def _command(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()[:120]
+
+
 def kill_all(leaders: Iterable[int]) -> None:
     """Kill everything below this process and wait until it is gone; without /proc, the groups of the leaders."""
     for leader in () if _LINUX else leaders:

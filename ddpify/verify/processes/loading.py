@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import operator
+import os
+import time
 import weakref
 from typing import Any
 
 import torch
-from torch.utils.data import RandomSampler, Subset
+from torch.utils.data import DataLoader, RandomSampler, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
+from . import datasets
 from .log import Log, patch
 
 MOST_INDICES = 200_000  # of one pass; more are counted but not written down
@@ -34,8 +37,9 @@ class Pass:
         self.subset = loader.dataset if isinstance(loader.dataset, Subset) else None
         self.indices: list[int] | None = []
         self.iterator: weakref.ref[Any] | None = None
-        self.drawn = self.steps = 0
-        self.active = self.training = False
+        self.drawn = self.steps = self.batches = 0
+        self.active = self.training = self.grad = False
+        self.begun = round(time.time(), 3)
         self.facts: dict[str, object] = {
             "loader": number,
             "order": order,
@@ -74,24 +78,38 @@ class Pass:
             indices = [int(inner.indices[i]) for i in indices]
             inner = inner.dataset
         ended = {"drawn": self.drawn, "training": self.training, "steps": self.steps, "complete": complete}
-        return {**self.facts, **ended, "split": split, "indices": indices}
+        more = {"grad": self.grad, "begun": self.begun, "split": split, "indices": indices}
+        return {**self.facts, **ended, **more}
 
 
 class Loading:
     """All passes of this process."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, max_batches: int | None = None) -> None:
+        self._log, self._most = log, max_batches
         self._open: list[Pass] = []
         self._numbers: dict[int, int] = {}
-        self._kept: list[object] = []  # loaders, so that no id is given twice
+        self._bases: dict[int, int] = {}
+        self._kept: list[object] = []  # loaders and datasets, so that no id is given twice
         self._begun = 0
+        self.starting: int | None = None  # the loader whose workers are being started
 
     def _number(self, loader: object) -> int:
         if id(loader) not in self._numbers:
             self._numbers[id(loader)] = len(self._numbers)
             self._kept.append(loader)
+            self._tell(loader)
         return self._numbers[id(loader)]
+
+    def _tell(self, loader: Any) -> None:
+        """What the data behind a loader is, when it is first read."""
+        if os.getpid() != self._log.owner:
+            return
+        base = list(datasets.chain(loader.dataset))[-1]
+        self._kept.append(base)
+        number = self._bases.setdefault(id(base), len(self._bases))
+        told = {"levels": datasets.levels(loader.dataset), "names": datasets.names(loader.dataset)}
+        self._log.note("data", loader=self._numbers[id(loader)], base=number, **told)
 
     def _begin(self, iterator: Any) -> Pass:
         loader = getattr(iterator, _LOADER)
@@ -126,6 +144,7 @@ class Loading:
         def init(real: Any) -> Any:
             def __init__(iterator: Any, loader: Any) -> None:
                 setattr(iterator, _LOADER, loader)
+                self.starting = self._number(loader)
                 real(iterator, loader)
 
             return __init__
@@ -143,12 +162,19 @@ class Loading:
 
         def next_batch(real: Any) -> Any:
             def __next__(iterator: Any) -> Any:
+                before = getattr(iterator, _PASS, None)
+                if self._most is not None and before is not None and before.batches >= self._most:
+                    self._end(before, complete=False)
+                    raise StopIteration
                 try:
                     data = real(iterator)
                 except StopIteration:
                     self._end(getattr(iterator, _PASS, None), complete=True)
                     raise
-                getattr(iterator, _PASS).active = torch.is_grad_enabled()
+                one = getattr(iterator, _PASS)
+                one.batches += 1
+                one.active = torch.is_grad_enabled()
+                one.grad = one.grad or one.active
                 return data
 
             return __next__
@@ -157,6 +183,12 @@ class Loading:
         patch(_BaseDataLoaderIter, "_next_index", next_index)
         patch(_BaseDataLoaderIter, "__next__", next_batch)
         patch(DistributedSampler, "set_epoch", self._set_epoch)
+        if self._most is not None:
+            patch(DataLoader, "__len__", self._length)
+
+    def _length(self, real: Any) -> Any:
+        """Schedules and messages count the batches that there will be."""
+        return lambda loader: min(real(loader), self._most or 0)
 
     def _set_epoch(self, real: Any) -> Any:
         def set_epoch(sampler: Any, epoch: int) -> None:

@@ -61,6 +61,16 @@ class Log:
             frame = frame.f_back
         return None
 
+    def lines(self, most: int) -> list[str]:
+        """The lines of the user's own code that led here, the innermost first."""
+        frame: FrameType | None = sys._getframe(1)
+        found = list[str]()
+        while frame is not None and len(found) < most:
+            if is_user_file(frame.f_code.co_filename):
+                found.append(self.place(frame.f_code.co_filename, frame.f_lineno))
+            frame = frame.f_back
+        return found
+
 
 def patch(owner: object, name: str, wrap: Callable[[Any], Any]) -> None:
     """Put `wrap(old)` in the place of `owner.name`; a torch that lacks the name is left as it is."""

@@ -13,21 +13,28 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import torch
 
+from . import datasets, reload
+from .chance import Chance
+from .collectives import Collectives
 from .devices import use_cpu
 from .files import Files
 from .lifetime import die_with_parent
 from .loading import Loading
-from .log import Log, is_user_file
+from .log import Log, is_user_file, patch
 from .output import Output, capture
+from .pretend import pretend
+from .standins import Standins
+from .stress import inject
 from .together import Together, Wish
-from .training import StepLimit, Training
+from .training import StepLimit, Training, checksum, device_index
 
 # a rank that waits in a collective is still there, and says where, when the time is up
 _AFTER_DEADLINE = 10.0
@@ -45,6 +52,10 @@ class Settings:
     package: str = ""
     #: how this run is made comparable with another; None: it is watched and nothing else
     together: Wish | None = None
+    pretend: bool = False  # GPUs
+    max_batches: int | None = None  # of each pass over a loader
+    synthetic: bool = False  # made-up data where the real one is not here
+    fault: str = ""  # of --stress
 
 
 class Observer:
@@ -59,7 +70,7 @@ class Observer:
         self._stand = (settings.folder / f"rank{rank}.stand").open("w")
         left = settings.deadline - time.time()
         faulthandler.dump_traceback_later(max(left, 0.1), file=self._stand)
-        self._loading = Loading(self.log)
+        self._loading = Loading(self.log, settings.max_batches)
         self._together = Together(self.log, settings.together) if settings.together is not None else None
         self._training = Training(
             self.log,
@@ -69,24 +80,50 @@ class Observer:
             on_step=self._on_step,
         )
         self._files = Files(self.log, lambda: self._training.wrapped)
-        self._script = script
+        self._script, self._ended, self._load = script, False, torch.load
+
+    def start(self) -> None:
+        """Patch torch."""
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.log.note("start", pid=os.getpid(), thread=threading.main_thread().ident, local_rank=local)
+        if self._settings.cpu and not self._settings.pretend:
+            use_cpu(self._training.set_device)
+        if self._settings.synthetic:
+            Standins(self.log).watch()
+        if self._settings.fault:
+            inject(self._settings.fault)  # first: what is watched is what came of it
+        self._training.watch()
+        self._loading.watch()
+        Collectives(self.log).watch()
+        Chance(self.log, checksum, lambda: self._loading.starting).watch()
+        patch(os, "_exit", self._exit)
+        Output(self.log).watch()
+        if self._together is not None:
+            self._together.start()
+        self._files.watch()  # last: our own files are none of the script's
+        if self._settings.pretend:
+            pretend(self.log, self._settings.folder, device_index, self._training.set_device)
 
     def _on_step(self) -> None:
         self._loading.on_step()
         if self._together is not None:
             self._together.on_step()
+        if self._training.steps == 1:
+            found = datasets.names_in_script(sys._getframe(1))
+            for wrapper in self._training.wrapped:
+                found |= datasets.buffer_names(wrapper)
+            self.log.note("names", names=found)
 
-    def start(self) -> None:
-        """Patch torch."""
-        self.log.note("start", pid=os.getpid(), thread=threading.main_thread().ident)
-        if self._settings.cpu:
-            use_cpu(self._training.set_device)
-        self._training.watch()
-        self._loading.watch()
-        Output(self.log).watch()
-        if self._together is not None:
-            self._together.start()
-        self._files.watch()  # last: our own files are none of the script's
+    def _exit(self, real: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+        """`os._exit(0)` is an end like any other; nothing else would tell of it."""
+
+        def _exit(status: int) -> NoReturn:
+            if os.getpid() == self.log.owner and not self._ended:
+                self.end("exit" if status else "ok", SystemExit(status) if status else None)
+                self.exit()
+            real(status)
+
+        return _exit
 
     def _trimmed(self, error: BaseException) -> TracebackType | None:
         """The traceback from the script on, without our frames."""
@@ -104,18 +141,20 @@ class Observer:
 
     def end(self, status: str, error: BaseException | None = None) -> None:
         """Write down how the script ended."""
+        self._ended = True
         if status in ("ok", "cut"):
             self._loading.finish()
             self._training.finish()
             if self._together is not None:
                 self._together.finish()
+            reload.tell(self.log, self._load, self._files.here, self._files.saved)
         text, name, at = "", "", None
         if error is not None and status == "error":
             text = _format(error, self._trimmed(error))
             name, at = "".join(traceback.format_exception_only(type(error), error)).strip(), self._failing_line(error)
             sys.stderr.write(text)
         elif error is not None and status == "exit":
-            name, at = f"SystemExit: {getattr(error, 'code', error)}", self._failing_line(error)
+            name, at = f"SystemExit: {getattr(error, 'code', error)}", self._failing_line(error) or self.log.where()
         more = {"traceback": text[-6000:], "devices": _devices_used(), "backwards": self._training.backwards}
         self.log.note("end", status=status, error=name, at=at, **more)
 
@@ -185,7 +224,8 @@ def _outcome(script: Path, package: str, observer: Observer) -> tuple[str, int]:
 def main(argv: list[str]) -> None:
     """One rank under torchrun."""
     die_with_parent()
-    limit = os.environ.pop("DDPIFY_VERIFY_MAX_STEPS", "")
+    limit, batches = (os.environ.pop(f"DDPIFY_VERIFY_MAX_{what}", "") for what in ("STEPS", "BATCHES"))
+    os.environ.pop("DDPIFY_VERIFY_NNODES", None)
     settings = Settings(
         folder=Path(argv[0]),
         cpu=bool(os.environ.pop("DDPIFY_VERIFY_CPU", "")),
@@ -193,5 +233,9 @@ def main(argv: list[str]) -> None:
         max_steps=int(limit) if limit else None,
         package=os.environ.pop("DDPIFY_VERIFY_PACKAGE", ""),
         together=Wish.from_environment(),
+        pretend=bool(os.environ.pop("DDPIFY_VERIFY_PRETEND", "")),
+        max_batches=int(batches) if batches else None,
+        synthetic=bool(os.environ.pop("DDPIFY_VERIFY_SYNTHETIC", "")),
+        fault=os.environ.pop("DDPIFY_VERIFY_FAULT", ""),
     )
     raise SystemExit(run(Path(argv[1]), argv[2:], settings))

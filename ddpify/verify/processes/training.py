@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import inspect
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .log import Log, patch
+from .log import Log, is_user_file, patch
 
 _LET_GO = 0.03  # seconds
 
@@ -57,6 +58,7 @@ class Training:
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._wrapped: list[weakref.ref[Any]] = []
         self.steps = self.backwards = 0
+        self.loss: float | None = None
 
     @property
     def wrapped(self) -> list[Any]:
@@ -77,6 +79,7 @@ class Training:
                 if self._cpu:
                     patch(owner, "new_group", self._new_group)
             patch(DistributedDataParallel, "__init__", self._wrap)
+            patch(DistributedDataParallel, "__setattr__", self._set_attribute)
         if not self._cpu:
             patch(torch.cuda, "set_device", self._set_device)
         patch(torch.autograd, "backward", self._backward)
@@ -139,9 +142,21 @@ class Training:
 
         return __init__
 
+    def _set_attribute(self, real: Any) -> Any:
+        def __setattr__(wrapper: Any, name: str, value: Any) -> None:
+            inner = wrapper.__dict__.get("_modules", {}).get("module")
+            if inner is not None and is_user_file(sys._getframe(1).f_code.co_filename) and hasattr(inner, name):
+                self._log.note("attribute", name=name, model=type(inner).__name__, at=self._log.where())
+            real(wrapper, name, value)
+
+        return __setattr__
+
     def _backward(self, real: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> None:
             self.backwards += 1  # begun, not ended: a rank that is alone in its backward waits there
+            given: Any = args[0] if args else kwargs.get("tensors")
+            if self._cpu and torch.is_tensor(given) and given.numel() == 1:  # a GPU would have to wait for it
+                self.loss = float(given.detach())
             real(*args, **kwargs)
 
         return backward
@@ -163,6 +178,9 @@ class Training:
             outside = sum(p.numel() for p in parameters if p.grad is not None and id(p) not in inside)
             fields |= {"parameters": sum(p.numel() for p in parameters), "outside": outside}
             fields["checksum"] = checksum(parameters)
+        if self.loss is not None:
+            fields["loss"] = self.loss
+        fields["rates"] = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
         self._log.note("step", **fields, seconds=seconds, at=self._log.where())
         if self._max_steps is not None and self.steps >= self._max_steps:
             raise StepLimit
