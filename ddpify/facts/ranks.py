@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 
 import libcst as cst
 
@@ -47,7 +48,7 @@ _SPAWNS = frozenset(
     {"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes"}
 )
 #: What a parameter that nobody gives is compared with, where it is a rank.
-_FIRST = ({0}, {-1}, {0, -1})
+_FIRST = ({0}, {0, -1})
 
 
 def guarded(event: Event, flow: Flow) -> bool:
@@ -107,26 +108,33 @@ class Ranks:
         return self._limited[key]
 
     def _is_limited(self, node: cst.CSTNode, frame: Frame) -> bool:
+        return next(self.limits(node, frame), None) is not None
+
+    def limits(self, node: cst.CSTNode, frame: Frame) -> Iterator[tuple[cst.CSTNode, bool]]:
+        """What lets some ranks only come to a node, innermost first, and whether they are those that pass the test."""
         source = frame.source
         below = node
         for above in source.ancestors(node):
             match above:
                 case cst.If(test=test) | cst.IfExp(test=test) | cst.While(test=test):
                     if below is not test and self.tests_rank(test, frame):
-                        return True
+                        yield above, below is above.body
                 case cst.BooleanOperation(left=left, right=right):
                     if below is right and self.tests_rank(left, frame):
-                        return True
+                        yield above, True
                 case cst.IndentedBlock(body=body) | cst.Module(body=body):
                     before = body[: next((i for i, s in enumerate(body) if s is below), len(body))]
-                    if any(isinstance(s, cst.If) and self.leaves(s) and self.tests_rank(s.test, frame) for s in before):
-                        return True
+                    for s in before:
+                        if isinstance(s, cst.If) and self.leaves(s) and self.tests_rank(s.test, frame):
+                            yield s, False
                 case cst.FunctionDef():
-                    return any(self.rank_decorator(d.decorator, frame) for d in above.decorators)
+                    for d in above.decorators:
+                        if self.rank_decorator(d.decorator, frame):
+                            yield d, True
+                    return
                 case cst.Lambda():
-                    return False
+                    return
             below = above
-        return False
 
     def leaves(self, stmt: cst.If) -> bool:
         """`if rank != 0: return`"""
@@ -189,6 +197,8 @@ class Ranks:
                 return self.differs(one, frame) or self.differs(two, frame)
             case cst.UnaryOperation(expression=inner) | cst.NamedExpr(value=inner):
                 return self.differs(inner, frame)
+            case cst.Comparison() if _asks_launch(node):
+                return False
             case cst.Comparison(left=left, comparisons=comparisons):
                 return self.differs(left, frame) or any(self.differs(c.comparator, frame) for c in comparisons)
             case cst.IfExp(test=test, body=body, orelse=orelse):
@@ -303,3 +313,18 @@ class Ranks:
                 )
                 return not bound
         return depth > 0 and any(self.opaque(d.node, d.frame, depth - 1) for d in self.definitions.of(base, frame))
+
+
+def _asks_launch(node: cst.Comparison) -> bool:
+    """`local_rank != -1`, `rank >= 0`, `rank is None`: whether there are ranks at all, which all of them know alike."""
+    if len(node.comparisons) != 1:
+        return False
+    kind, right = type(node.comparisons[0].operator), node.comparisons[0].comparator
+    match right:
+        case cst.UnaryOperation(operator=cst.Minus(), expression=cst.Integer(value="1")):
+            return kind in (cst.Equal, cst.NotEqual, cst.GreaterThan, cst.LessThanEqual)
+        case cst.Integer(value="0"):
+            return kind in (cst.GreaterThanEqual, cst.LessThan)
+        case cst.Name(value="None"):
+            return kind in (cst.Is, cst.IsNot, cst.Equal, cst.NotEqual)
+    return False
