@@ -1,4 +1,4 @@
-"""What a conversion costs, as ratios: `python tests/bench.py` exits with 1 where a bound is broken.
+"""What converting and linting cost, as ratios: `python tests/bench.py` exits with 1 where a bound is broken.
 
 The measure is `python -c "import libcst; libcst.parse_module(...)"` of the same file on the same machine, so that the
 bounds mean the same everywhere.
@@ -20,6 +20,16 @@ SCRIPT = ROOT / "fixtures/convert/argparse_functions/before.py"
 RUNS = 7
 MOST_MEGABYTES = 200
 PARSE = "import libcst, pathlib, sys; libcst.parse_module(pathlib.Path(sys.argv[1]).read_text())"
+#: Finds the files of a folder that mention something distributed, and parses those: the least that a linter has to do.
+SCAN = """
+import libcst, pathlib, sys
+for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
+    data = path.read_bytes()
+    if b"istributed" in data:
+        libcst.parse_module(data)
+"""
+#: a script that is distributed, of the size of most
+DISTRIBUTED = ROOT / "fixtures/convert/argparse_functions/after.py"
 #: Runs a command and prints the most memory that it held, in kilobytes (bytes on a Mac).
 MEMORY = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], capture_output=True); " + (
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
@@ -94,6 +104,46 @@ def measure(path: Path, most: float, runs: int = RUNS) -> Measured:
     )
 
 
+@dataclass(frozen=True)
+class Linted:
+    """A tree of so many files: what reading it costs, what linting it costs, and how much more that may be."""
+
+    files: int
+    scan: float
+    lint: float
+    most: float
+
+    @property
+    def ok(self) -> bool:
+        return self.lint / self.scan <= self.most
+
+    def __str__(self) -> str:
+        return (
+            f"{self.files} files: scan {self.scan:.2f} s, lint {self.lint:.2f} s "
+            f"({self.files / self.lint:.0f} files/s), ratio {self.lint / self.scan:.1f} "
+            f"(at most {self.most:.0f}): {'ok' if self.ok else 'TOO MUCH'}"
+        )
+
+
+def plant(folder: Path, files: int, share: int = 100) -> None:
+    """A tree in which one of `share` files is distributed, and the others are what one finds around it."""
+    plain, distributed = SCRIPT.read_bytes(), DISTRIBUTED.read_bytes()
+    for at in range(files):
+        place = folder / f"package_{at // 100}"
+        place.mkdir(exist_ok=True)
+        (place / f"module_{at}.py").write_bytes(plain if at % share else distributed)
+
+
+def lint_tree(files: int = 10_000, most: float = 6.0, runs: int = 3) -> Linted:
+    """Medians over runs that take turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        plant(Path(folder), files)
+        scan = [sys.executable, "-c", SCAN, folder]
+        lint = [sys.executable, "-m", "ddpify", "lint", "--ignore", "DDP102", folder]
+        both = [(seconds(scan), seconds(lint)) for _ in range(runs)]
+    return Linted(files, statistics.median(s for s, _ in both), statistics.median(c for _, c in both), most)
+
+
 def main(runs: int = RUNS) -> bool:
     """Measure, print, and say whether every bound held."""
     held = True
@@ -104,7 +154,9 @@ def main(runs: int = RUNS) -> bool:
             result = measure(path, most, runs)
             print(result, flush=True)
             held = held and result.ok
-    return held
+    linted = lint_tree(runs=min(runs, 3))
+    print(linted, flush=True)
+    return held and linted.ok
 
 
 if __name__ == "__main__":

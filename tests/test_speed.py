@@ -81,3 +81,12 @@ def test_a_broken_bound_is_told() -> None:
 @pytest.mark.slow
 def test_bounds_hold() -> None:
     assert bench.main(runs=5)
+
+
+def test_a_tree_for_the_linter(tmp_path: Path) -> None:
+    bench.plant(tmp_path, 200)
+    assert len(list(tmp_path.rglob("*.py"))) == 200
+    assert bench.seconds([sys.executable, "-m", "ddpify", "lint", str(tmp_path)]) > 0
+    assert bench.Linted(100, 1.0, 2.0, 4.0).ok
+    assert not bench.Linted(100, 1.0, 5.0, 4.0).ok
+    assert "50 files/s" in str(bench.Linted(100, 1.0, 2.0, 4.0))

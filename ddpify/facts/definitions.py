@@ -49,7 +49,9 @@ class Definitions:
             case cst.Name(value=name):
                 if name in frame.arguments and name not in frame.assigned:
                     return list(self.arguments(name, frame))
-                holder = frame.scope.holder(name)
+                # names of a branch that ends in `return` are gone when the function has run
+                own = name in frame.assigned and name not in frame.scope.outer
+                holder = frame.scope if own else frame.scope.holder(name)
                 return [d for e in self.bound(holder, name) for d in self.bound_by(e)]
             case cst.Attribute():
                 return [d for e in self.attribute_events(node) for d in self.bound_by(e)]

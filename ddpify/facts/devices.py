@@ -47,6 +47,7 @@ class FixedDevice:
     source: Source
     how: str
     argument: cst.BaseExpression | None = None
+    event: Event | None = None
 
 
 def device_uses(facts: Facts) -> list[tuple[Event, Value]]:
@@ -199,7 +200,7 @@ def fixed_devices(facts: Facts) -> list[FixedDevice]:
         if e.kind == "external" and e.name == "torch.cuda.set_device":
             found.append(
                 FixedDevice(
-                    statement_of(source, e.node), source, "set_device", e.node.args[0].value if e.node.args else None
+                    statement_of(source, e.node), source, "set_device", e.node.args[0].value if e.node.args else None, e
                 )
             )
             continue
@@ -217,9 +218,9 @@ def fixed_devices(facts: Facts) -> list[FixedDevice]:
                 and arg.keyword is None
             )
             if number and isinstance(e.obj, (Module, Data, Wrapped, Thing)):
-                found.append(FixedDevice(e.node, source, "index", arg.value))
+                found.append(FixedDevice(e.node, source, "index", arg.value, e))
             elif fixed and (e.name in ("to", "cuda") or (arg.keyword is not None and arg.keyword.value == "device")):
-                found.append(FixedDevice(e.node, source, "literal", arg.value))
+                found.append(FixedDevice(e.node, source, "literal", arg.value, e))
     return list({id(f.argument or f.node): f for f in found}.values())
 
 

@@ -87,7 +87,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "seed",
     ),
     (
-        r"time\.\w+|datetime\.(\w+\.)*(now|today|utcnow)|uuid\.\w+|tempfile\.\w+|hydra\.core\.hydra_config\.HydraConfig\.get|os\.getpid|socket\.\w+|secrets\.\w+",
+        r"time\.\w+|datetime\.(\w+\.)*(now|today|utcnow)|uuid\.\w+|tempfile\.(?!gettemp)\w+|hydra\.core\.hydra_config\.HydraConfig\.get|os\.getpid|socket\.\w+|secrets\.\w+",
         "world",
     ),
     (

@@ -9,6 +9,7 @@ from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
 from ddpify.facts.values import Class, Const, Data, Dict, Ext, Func, Instance, Loader, Module, Obj, Seq, Thing, Value
+from ddpify.source import walk
 
 
 class Instances(Calls):
@@ -78,11 +79,13 @@ class Instances(Calls):
 
     def instantiate_uncalled(self, cls: Class, frame: Frame) -> None:
         (obj,) = self.instantiate(cls, [], {}, cls.node, frame)
-        for c in cls.lineage():
-            for value in list(c.members.values()):
-                for m in value:
-                    if isinstance(m, Func) and m.node not in self.followed:
-                        self.call_function(self.bound(m, obj, cls.node), [], {}, m.node, frame)
+        methods = [m for c in cls.lineage() for v in list(c.members.values()) for m in v if isinstance(m, Func)]
+        calls = (n for m in methods for n in walk(m.node) if isinstance(n, cst.Call))
+        inner = {n.func.attr.value for n in calls if isinstance(n.func, cst.Attribute)}
+        # what other methods call is run by them, under the tests that stand around the calls
+        for m in sorted(methods, key=lambda m: m.name in inner):
+            if m.node not in self.followed:
+                self.call_function(self.bound(m, obj, cls.node), [], {}, m.node, frame)
 
 
 def _may_be_layer(obj: Thing) -> bool:

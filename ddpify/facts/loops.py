@@ -108,3 +108,18 @@ def divides(source: Source, node: cst.CSTNode) -> bool:
     if isinstance(parent, cst.BinaryOperation):
         return parent.right is node and isinstance(parent.operator, (cst.Divide, cst.FloorDivide))
     return isinstance(parent, cst.AugAssign) and parent.value is node and isinstance(parent.operator, cst.DivideAssign)
+
+
+def counts_batches(loop: LoopFacts, a: Accumulator) -> bool:
+    """`step += 1` for every batch, whatever is in it: a number that goes on from epoch to epoch, alike on all ranks."""
+    adds = [n for n in walk(loop.node) if isinstance(n, cst.AugAssign) and loop.source.code(n.target) == a.target]
+    return a.agg == "const" and bool(adds) and all(_steadily(loop, n) for n in adds)
+
+
+def _steadily(loop: LoopFacts, add: cst.AugAssign) -> bool:
+    for above in loop.source.ancestors(add):
+        if above is loop.node:
+            return True
+        if isinstance(above, (cst.If, cst.For, cst.While, cst.Try)):
+            return False
+    return False

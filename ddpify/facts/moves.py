@@ -63,7 +63,9 @@ def moves(facts: Facts) -> list[Move]:
 
 def _moves(e: Event) -> bool:
     known = isinstance(e.obj, (Wrapped, Module))
-    return known and (e.name in _MOVES or (e.name == "to" and constants(e.value) == ["cpu"]))
+    if e.name == "cpu" or (e.name == "to" and constants(e.value) == ["cpu"]):
+        return known and any(w in e.frame.source.text for w in ("cuda", "accelerator"))  # else it was there
+    return known and e.name in _MOVES
 
 
 def _is_of(move: Event, training: Event, made: dict[int, int]) -> bool:

@@ -14,7 +14,8 @@ from ddpify.facts.externals import LEAVES
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import is_guard
-from ddpify.facts.values import Const, Ext, Func, Thing
+from ddpify.facts.single import Single, asks_launch
+from ddpify.facts.values import Const, Data, Ext, Func, Thing
 from ddpify.source import walk
 
 #: Calls whose result is the same on every rank.
@@ -23,6 +24,10 @@ _AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast\w*|all_reduce|all_
 _RANK_CALLS = re.compile(
     r"torch\.distributed\.(\w+\.)*(get_rank|get_node_local_rank|get_group_rank|get_global_rank|is_rank_zero)"
     r"|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
+    # of a module of the user's that is not there: utils.is_main_process()
+    r"|(\w+\.)*(is_(local_|global_)?(main|master|primary|chief|logging|first)_?\w*|is_(global_)?(rank_?)?(0|zero)|"
+    r"get_(local_|global_|world_)?rank|get_dist_info|(ddp|dist|distributed)_(setup|init)|"
+    r"(setup|init|initialize|launch|start)_(dist|ddp|distributed)\w*)"
 )
 _VARIABLES = frozenset(
     {
@@ -44,8 +49,8 @@ _PLAIN = re.compile(
     r"builtins\.(int|str|bool|float|len|format|repr|any|all|min|max)|os\.path\.\w+|os\.fspath|pathlib\.\w+|pprint\.pformat"
 )
 _RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master")
-_SPAWNS = frozenset(
-    {"torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn", "torch.multiprocessing.start_processes"}
+_SPAWNS = re.compile(
+    r"torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)|(torch\.)?multiprocessing\.(\w+\.)*Process"
 )
 #: What a parameter that nobody gives is compared with, where it is a rank.
 _FIRST = ({0}, {0, -1})
@@ -56,37 +61,49 @@ def guarded(event: Event, flow: Flow) -> bool:
     return ranks(flow).guarded(event)
 
 
+def on_some_ranks(event: Event, flow: Flow) -> bool:
+    """Whether a test that is one of the rank for certain stands around an event, on every way that leads to it."""
+    known = ranks(flow, strict=True)
+    ways = [[e for e in chain if known.limited(e.call, e.frame)] for chain in event.frame.chains()]
+    return known.limited(event.node, event.frame) or (bool(ways) and all(ways))
+
+
 def depends_on_rank(node: cst.CSTNode, frame: Frame, flow: Flow) -> bool:
     """Whether an expression differs from rank to rank because of the rank: `f"log_{rank}.txt"`, `rank == 0`."""
     return ranks(flow).differs(node, frame)
 
 
 @functools.lru_cache(maxsize=4)
-def ranks(flow: Flow) -> Ranks:
-    """The answers for a flow, kept."""
-    return Ranks(flow)
+def ranks(flow: Flow, strict: bool = False) -> Ranks:
+    """The answers for a flow, kept; `strict`: `if flag:` of an unknown caller is no test of the rank."""
+    return Ranks(flow, strict)
 
 
 class Ranks:
     """Answers about one flow."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Flow, strict: bool = False) -> None:
         self.flow = flow
+        self.strict = strict
         self.definitions: Definitions = definitions(flow)
-        calls = [e.node for e in flow.log.of("external") if e.name in _SPAWNS]
+        calls = [e.node for e in flow.log.of("external") if _SPAWNS.fullmatch(e.name)]
         #: calls that spawn the ranks, and what they are given: the function among it
         self.spawns = {id(n) for c in calls if isinstance(c, cst.Call) for n in (c, *(a.value for a in c.args))}
         self._known: dict[tuple[int, int], bool] = {}
         self._limited: dict[tuple[int, int], bool] = {}
+        self.single = Single(flow)
 
     # -- where something runs ---------------------------------------------------------------------------
 
     def guarded(self, event: Event) -> bool:
         chains = list(event.frame.chains())
-        if not chains or self.limited(event.node, event.frame):
+        if not chains or self.limited(event.node, event.frame) or self.single.alone(event.node, event.frame):
             return bool(chains)
         return all(
-            self.once(event, chain) or any(self.limited(e.call, e.frame) for e in chain) for chain in map(list, chains)
+            self.once(event, chain)
+            or self.single.for_others(event, chain)
+            or any(self.limited(e.call, e.frame) or self.single.alone(e.call, e.frame) for e in chain)
+            for chain in map(list, chains)
         )
 
     def once(self, event: Event, chain: list[Entry]) -> bool:
@@ -184,6 +201,8 @@ class Ranks:
                 keys = [i.slice.value for i in node.slice if isinstance(i.slice, cst.Index)]
                 if any(isinstance(o, Ext) and o.name == "os.environ" for o in self.flow.values.get(value, ())):
                     return any(self.variable(k) for k in keys)
+                if any(self.variable(k) for k in keys) and self.from_environment(value, frame):
+                    return True
                 return any(self.differs(k, frame) for k in keys) or self.differs(value, frame)
             case cst.FormattedString(parts=parts):
                 return any(
@@ -197,7 +216,7 @@ class Ranks:
                 return self.differs(one, frame) or self.differs(two, frame)
             case cst.UnaryOperation(expression=inner) | cst.NamedExpr(value=inner):
                 return self.differs(inner, frame)
-            case cst.Comparison() if _asks_launch(node):
+            case cst.Comparison() if asks_launch(node):
                 return False
             case cst.Comparison(left=left, comparisons=comparisons):
                 return self.differs(left, frame) or any(self.differs(c.comparator, frame) for c in comparisons)
@@ -213,6 +232,8 @@ class Ranks:
         """A value made from the rank, or given under a test of it: `writer = None` and `if rank == 0: writer = ...`."""
         if self.differs(d.node, d.frame, d.index):
             return True
+        if self.strict:
+            return False
         return d.event is not None and self.limited(d.event.node, d.frame)
 
     def call(self, node: cst.Call, frame: Frame, index: int | None) -> bool:
@@ -252,6 +273,11 @@ class Ranks:
         calls = [e for e in self.flow.log.of("external") if _AGREES.fullmatch(e.name)]
         return {id(e.frame.func.node) for e in calls if e.frame.func is not None}
 
+    def from_environment(self, node: cst.BaseExpression, frame: Frame) -> bool:
+        """`{key: os.environ[key] for key in ("RANK", "LOCAL_RANK")}`"""
+        parts = (n for d in self.definitions.of(node, frame) for n in walk(d.node))
+        return any(isinstance(o, Ext) and o.name == "os.environ" for n in parts for o in self.flow.values.get(n, ()))
+
     def variable(self, node: cst.BaseExpression) -> bool:
         """The name of an environment variable that tells the rank."""
         return any(isinstance(o, Const) and o.value in _VARIABLES for o in self.flow.values.get(node, ()))
@@ -265,10 +291,11 @@ class Ranks:
         return bool(first) and first[0].name.value == name and name not in frame.assigned
 
     def launched(self, node: cst.Attribute) -> bool:
-        """`args.local_rank`: what torch.distributed.launch gives by this name."""
-        return node.attr.value == "local_rank" and any(
-            isinstance(o, Thing) and o.name == "namespace" for o in self.flow.values.get(node.value, ())
-        )
+        """`args.local_rank`: what torch.distributed.launch gives by this name, or a set-up that is not there."""
+        held = self.flow.values.get(node.value, ())
+        known = any(isinstance(o, Thing) and o.name == "namespace" for o in held)
+        unknown = bool(held and self.single.marks) and all(isinstance(o, Data) and not o.origins for o in held)
+        return node.attr.value in ("local_rank", "rank", "global_rank") and (known or unknown)
 
     # -- functions that nothing calls ---------------------------------------------------------------------------
 
@@ -287,7 +314,7 @@ class Ranks:
             case cst.BooleanOperation(left=left, right=right):
                 return self.opaque_test(left, frame) or self.opaque_test(right, frame)
             case cst.Name() | cst.Attribute():
-                return self.opaque(test, frame)
+                return not self.strict and self.opaque(test, frame)
         return False
 
     def opaque(self, node: cst.CSTNode, frame: Frame, depth: int = 4) -> bool:
@@ -298,7 +325,7 @@ class Ranks:
         if isinstance(base, cst.Name) and frame.func is not None:
             params = {p.name.value for p in walk(frame.func.node.params) if isinstance(p, cst.Param)}
             nobody = bool(frame.entries) and all(
-                isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) for e in frame.entries
+                isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) or id(e.call) in self.spawns for e in frame.entries
             )
             if (
                 nobody
@@ -313,18 +340,3 @@ class Ranks:
                 )
                 return not bound
         return depth > 0 and any(self.opaque(d.node, d.frame, depth - 1) for d in self.definitions.of(base, frame))
-
-
-def _asks_launch(node: cst.Comparison) -> bool:
-    """`local_rank != -1`, `rank >= 0`, `rank is None`: whether there are ranks at all, which all of them know alike."""
-    if len(node.comparisons) != 1:
-        return False
-    kind, right = type(node.comparisons[0].operator), node.comparisons[0].comparator
-    match right:
-        case cst.UnaryOperation(operator=cst.Minus(), expression=cst.Integer(value="1")):
-            return kind in (cst.Equal, cst.NotEqual, cst.GreaterThan, cst.LessThanEqual)
-        case cst.Integer(value="0"):
-            return kind in (cst.GreaterThanEqual, cst.LessThan)
-        case cst.Name(value="None"):
-            return kind in (cst.Is, cst.IsNot, cst.Equal, cst.NotEqual)
-    return False

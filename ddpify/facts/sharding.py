@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -177,3 +178,14 @@ def _bound_between(site: Site, indices: cst.BaseExpression, loader: Site) -> boo
 def is_distributed(obj: object) -> bool:
     """A sampler that shares out by rank: DistributedSampler, a slice by rank, or a class of the project."""
     return not isinstance(obj, Sampler) or "Distributed" in obj.name
+
+
+def measured(facts: Facts, known: LoaderFacts) -> Iterator[tuple[Source, cst.Attribute]]:
+    """The `loader.sampler` and `loader.dataset` whose length is asked for."""
+    for source in facts.project.files():
+        for node in walk(source.module) if facts.editable(source) else ():
+            match node:
+                case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute() as part)]):
+                    held = facts.flow.values.get(part.value, ())
+                    if part.attr.value in ("sampler", "dataset") and known.loader in held:
+                        yield source, part

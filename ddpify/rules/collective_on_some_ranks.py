@@ -1,4 +1,4 @@
-"""DDP509: collectives under a test of the rank."""
+"""DDP512: collectives under a test of the rank."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CollectiveOnSomeRanks(Rule):
     Take the call out of the test: every rank makes it, and rank 0 alone uses what comes out.
     """
 
-    code = "DDP509"
+    code = "DDP512"
     references: ClassVar[tuple[str, ...]] = ("https://github.com/pytorch/pytorch/issues/54059",)
     good = (
         Good("""
@@ -78,6 +78,18 @@ class CollectiveOnSomeRanks(Rule):
             ddp = rank != -1
             if ddp:
                 dist.barrier()
+            """),
+        Good("""
+            world = 1
+            def init(args):
+                global world
+                if args.ddp:
+                    world = args.world
+            def average(x):
+                if world == 1:
+                    return x
+                dist.all_reduce(x)
+                return x / world
             """),
         Good("""
             first = dist.new_group([0, 1])
@@ -110,7 +122,7 @@ class CollectiveOnSomeRanks(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        found = list(self.limited(facts))
+        found = list(self.limited(facts)) if not facts.converting else []
         seen: set[int] = set()
         for one in found:
             source = one.event.frame.source
@@ -126,12 +138,11 @@ class CollectiveOnSomeRanks(Rule):
                 source,
                 one.event.node,
                 f"`{code}` needs all ranks, and not every rank {who}: `{test}` ({line})",
-                refuse=facts.converting,
             )
 
     def limited(self, facts: Facts) -> Iterator[Limited]:
         """Each collective that is limited on every way to it, with all that limits it."""
-        known = ranks(facts.flow)
+        known = ranks(facts.flow, True)
         for e in facts.flow.log.events:
             if e.kind == "external" and _COLLECTIVES.fullmatch(e.name):
                 name = e.name.rsplit(".", 1)[-1]

@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Delete, Edit, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
+from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source, walk
@@ -69,6 +70,8 @@ class DataparallelRemnant(Rule):
             done.add(id(e.node))
             source = e.frame.source
             code = source.code(e.node).split("\n")[0]
+            if not facts.converting and guarded(e, facts.flow):
+                continue
             if not facts.converting:
                 yield self.finding(source, e.node, f"`{code}` drives several GPUs from each process")
                 continue

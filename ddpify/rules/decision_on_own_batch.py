@@ -8,12 +8,14 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, Surround
 from ddpify.facts import Facts
+from ddpify.facts.dependencies import read_names
 from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import made_alike
 from ddpify.facts.locality import Locality, locality
 from ddpify.facts.values import Scheduler
-from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.facts.work import work
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import Source
 
 
@@ -40,6 +42,41 @@ class DecisionOnOwnBatch(Rule):
     references = (
         "https://github.com/speechbrain/speechbrain/issues/1939",
         "https://github.com/Lightning-AI/pytorch-lightning/issues/5243",
+    )
+    good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                loss = ddp(x).mean()
+                bad = torch.isnan(loss).float()
+                dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+                if bad.item():
+                    continue
+                loss.backward()
+                optimizer.step()
+            """),
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for i, (x, y) in enumerate(DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False))):
+                if i > 10:
+                    break
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
+    )
+    bad = (
+        Bad("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                loss = ddp(x).mean()
+                if torch.isnan(loss):
+                    continue
+                loss.backward()
+                optimizer.step()
+            """),
     )
     converts = (
         Converts(
@@ -92,9 +129,10 @@ class DecisionOnOwnBatch(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting:
-            return
         known = locality(facts)
+        if not facts.converting:
+            yield from self.lint(facts, known)
+            return
         done = made_alike(facts)
         for e in facts.flow.log.events:
             if e.seq >= facts.flow.main_end:
@@ -131,6 +169,39 @@ class DecisionOnOwnBatch(Rule):
                     yield from self.shared(
                         facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once"
                     )
+
+    def lint(self, facts: Facts, known: Locality) -> Iterator[Finding]:
+        """A batch that this rank leaves out, or after which it stops, where nothing brings the ranks to agree."""
+        done: set[int] = set()
+        for e in facts.flow.log.of("break", "continue"):
+            loops = [lp for lp in e.loops if isinstance(lp.node, (cst.For, cst.While))]
+            if e.seq >= facts.flow.main_end or not loops or not self.inside(facts, loops[-1].node):
+                continue
+            source, inner = e.frame.source, set(e.frame.source.ancestors(e.stmt))
+            for test in (u for u in e.under if isinstance(u, cst.If) and u in inner and id(u) not in done):
+                within = loops[-1].node in set(source.ancestors(test))
+                agreed = self.agrees(facts, test.test, e)
+                if within and known.batch_loops(e.loops) and known.is_local(test.test, e.frame) and not agreed:
+                    done.add(id(test))
+                    code = source.code(test.test)
+                    message = (
+                        f"`{code}` is this rank's own: `{e.kind}` makes it do another number of steps than the others"
+                    )
+                    if facts.editable(source):
+                        yield self.finding(source, test, message)
+
+    def agrees(self, facts: Facts, test: cst.BaseExpression, e: Event) -> bool:
+        """Whether something that a test reads has been given to a collective, or to a function that makes one."""
+        names = read_names(test)
+        if work(facts.flow).meets(test):
+            return True
+        for other in e.frame.events:
+            call = other.node
+            if other.kind in ("external", "call") and isinstance(call, cst.Call) and work(facts.flow).meets(call):
+                given = {n for a in call.args for n in read_names(a.value)}
+                if given & names and call not in facts.roles.training_forwards:
+                    return True
+        return False
 
     def exits(self, facts: Facts, known: Locality, e: Event, done: set[int]) -> Iterator[Finding]:
         """A way out of a loop that trains, under a test of this rank's own numbers."""

@@ -10,6 +10,7 @@ from ddpify.edits import Append, Delete, Edit, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
+from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -73,7 +74,7 @@ class DeviceNotPerRank(Rule):
             literal = place.how != "set_device" or isinstance(place.argument, cst.Integer)
             if facts.converting:
                 yield from self.mend(place)
-            elif literal:
+            elif literal and not (place.event is not None and guarded(place.event, facts.flow)):
                 yield self.finding(
                     place.source, place.node, f"`{place.source.code(place.node)}` names one GPU for every rank"
                 )

@@ -9,11 +9,12 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import loop_facts
-from ddpify.facts.sharding import LoaderFacts
+from ddpify.facts.sharding import LoaderFacts, measured
 from ddpify.facts.trails import way_of_loader
 from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.rules.loader_without_sampler import hoisted, measured, set_sampler
+from ddpify.rules._samplers import set_sampler
+from ddpify.rules.loader_without_sampler import hoisted
 
 
 class EvaluationNotExact(Rule):

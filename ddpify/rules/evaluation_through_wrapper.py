@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpify.facts import Facts
-from ddpify.facts.ranks import guarded
-from ddpify.facts.values import Wrapped
+from ddpify.facts.layers import BUFFERS, mentions
+from ddpify.facts.ranks import on_some_ranks
+from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules.attribute_through_wrapper import raw_findings
 
@@ -67,11 +68,18 @@ class EvaluationThroughWrapper(Rule):
         for e in facts.flow.log.of("forward"):
             if not isinstance(e.obj, Wrapped) or e.frame.source is not facts.source or id(e.node) in seen:
                 continue
-            if e.node in facts.roles.training_forwards or not guarded(e, facts.flow):
+            if e.node in facts.roles.training_forwards or not on_some_ranks(e, facts.flow):
                 continue  # a training loop stands under no test of the rank, whatever it looks like from outside
+            if e.grad is False and self.without_buffers(e.obj):
+                continue  # it broadcasts nothing
             seen.add(id(e.node))
             yield self.finding(
                 facts.source,
                 e.node,
                 "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
             )
+
+    def without_buffers(self, wrapper: Wrapped) -> bool:
+        """A model of the project's own layers, none of which keeps statistics."""
+        inner = [m for m in wrapper.module if isinstance(m, Module)]
+        return bool(inner) and all(m.cls is not None and not mentions(m, BUFFERS) for m in inner)

@@ -13,6 +13,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, made_by, outside_calls
+from ddpify.facts.ranks import depends_on_rank
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Const, Device, Value
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -91,7 +92,10 @@ class LoadWithoutMapLocation(Rule):
                 else f"every rank loads `{path}` onto one GPU"
             )
             if not facts.converting:
-                if facts.editable(call.source):
+                mine = call.node.args[:1] and all(
+                    depends_on_rank(call.node.args[0].value, e.frame, facts.flow) for e in call.events
+                )
+                if facts.editable(call.source) and not (call.events and mine):
                     yield self.finding(call.source, call.node, message, self.given(call, given, '"cpu"'))
             elif not facts.editable(call.source):
                 if call.events:
@@ -125,9 +129,8 @@ class LoadWithoutMapLocation(Rule):
         if given is None:
             return True
         if isinstance(given, cst.Dict):
-            return any(
-                isinstance(n, cst.SimpleString) and _FIXED.fullmatch(str(n.evaluated_value)) for n in walk(given)
-            )
+            targets = [n for e in given.elements if isinstance(e, cst.DictElement) for n in walk(e.value)]
+            return any(isinstance(n, cst.SimpleString) and _FIXED.fullmatch(str(n.evaluated_value)) for n in targets)
         if isinstance(given, (cst.Name, cst.Attribute)):
             return constants(facts.flow.values.get(given, ())) == [None]
         if isinstance(given, cst.Lambda):

@@ -6,18 +6,22 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertAfter, InsertBefore, Replace, SetArgument
+from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertAfter, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants, origins
 from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
+from ddpify.facts.shards import draws_for_itself, in_another_way
 from ddpify.facts.trails import shown, way_back, way_of_loader
 from ddpify.facts.values import FromBatch, Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._global_batch import divided
+from ddpify.rules._samplers import set_sampler
 from ddpify.source import Source, walk
+
+_OF_A_DRAW = "share out what it draws: the same draw on all ranks, then `[rank::world_size]` of it"
 
 
 class LoaderWithoutSampler(Rule):
@@ -53,6 +57,17 @@ class LoaderWithoutSampler(Rule):
                 ddp(x).mean().backward()
                 optimizer.step()
             """),
+        Good("""
+            def loader(shared):
+                if shared:
+                    return DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False))
+                return DataLoader(dataset, shuffle=True)
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in loader(os.environ.get("SHARED") == "1"):
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
     )
     bad = (
         Bad("""
@@ -60,6 +75,14 @@ class LoaderWithoutSampler(Rule):
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
             loader = DataLoader(dataset, batch_size=8, shuffle=True)
             for x, y in loader:
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
+        Bad("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            draw = torch.utils.data.WeightedRandomSampler(torch.ones(64), 64)
+            for x, y in DataLoader(dataset, sampler=draw):
                 ddp(x).mean().backward()
                 optimizer.step()
             """),
@@ -164,17 +187,18 @@ class LoaderWithoutSampler(Rule):
                 )
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
-        loader = known.loader
+        loader, what = known.loader, draws_for_itself(known.loader)
+        if known.source is not facts.source:
+            return
+        if what:
+            message = f"the {what} of this DataLoader knows nothing of ranks: every rank draws the whole epoch"
+            yield self.finding(known.source, known.call, message, left=_OF_A_DRAW)
         sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments
-        if known.source is facts.source and not (sampled or known.problem or loader.unknown_splat):
+        if not (sampled or known.problem or loader.unknown_splat or in_another_way(facts, loader)):
             edits = self.shard(facts, known).edits
-            yield self.finding(
-                known.source,
-                known.call,
-                f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set",
-                *(edits if not any(isinstance(e, AddHelper) for e in edits) else ()),
-                unsafe=True,
-            )
+            message = f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set"
+            simple = not any(isinstance(e, AddHelper) for e in edits)
+            yield self.finding(known.source, known.call, message, *(edits if simple else ()), unsafe=True)
 
     def dataset(self, known: LoaderFacts) -> str:
         return known.source.code(known.dataset).split("\n")[0] if known.dataset is not None else "?"
@@ -278,38 +302,6 @@ def _divides(source: Source, part: cst.Attribute) -> bool:
         case cst.AugAssign(operator=cst.DivideAssign()):
             return True
     return False
-
-
-def measured(facts: Facts, known: LoaderFacts) -> Iterator[tuple[Source, cst.Attribute]]:
-    """The `loader.sampler` and `loader.dataset` whose length is asked for."""
-    for source in facts.project.files():
-        for node in walk(source.module) if facts.editable(source) else ():
-            match node:
-                case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute() as part)]):
-                    held = facts.flow.values.get(part.value, ())
-                    if part.attr.value in ("sampler", "dataset") and known.loader in held:
-                        yield source, part
-
-
-def set_sampler(known: LoaderFacts, value: str) -> list[Edit]:
-    """`sampler=value` in the place of shuffle, wherever that stands."""
-    if known.position is not None:
-        args = known.call.args
-        text = f"sampler={value}"
-        rest = [a for a in args[known.position + 1 :] if a.keyword is None and not a.star]
-        if rest:  # DataLoader(ds, 8, True, None, None, 4): the sampler is the next place
-            return [
-                SetArgument(
-                    known.source,
-                    known.call,
-                    "sampler",
-                    value,
-                    (),
-                    ((known.position, "False"), (known.position + 1, value)),
-                )
-            ]
-        return [SetArgument(known.source, known.call, "sampler", value, (), ((known.position, text),))]
-    return [SetArgument(known.source, known.call, "sampler", value, ("shuffle",))]
 
 
 def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit]]:

@@ -12,16 +12,18 @@ from ddpify.facts import Facts
 from ddpify.facts.collected import collected, mean_lists
 from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
-from ddpify.facts.loops import Accumulator, LoopFacts
+from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches
 from ddpify.facts.meters import METHOD, Meter, meters
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.trails import shown, way_back
+from ddpify.facts.unreduced import adds_up
 from ddpify.facts.values import FromLength, Loader
-from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._denominators import denominators
 from ddpify.rules._meters import with_method
+from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._shared import mean_helpers
 from ddpify.source import walk
 
@@ -50,6 +52,35 @@ class MetricNotReduced(Rule):
 
     code = "DDP501"
     references = ("https://github.com/pytorch/examples/issues/905",)
+    good = (
+        Good("""
+            loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False, drop_last=True))
+            right = torch.zeros(1)
+            with torch.no_grad():
+                for x, y in loader:
+                    right += (model(x) > y).sum()
+            dist.all_reduce(right)
+            share = right.item() / len(loader.dataset)
+            """),
+        Good("""
+            right = 0
+            loader = DataLoader(dataset)
+            with torch.no_grad():
+                for x, y in loader:
+                    right += (model(x) > y).sum().item()
+            share = right / len(loader.dataset)
+            """),
+    )
+    bad = (
+        Bad("""
+            loader = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False, drop_last=True))
+            right = 0
+            with torch.no_grad():
+                for x, y in loader:
+                    right += (model(x) > y).sum().item()
+            share = right / len(loader.dataset)
+            """),
+    )
     converts = (
         Converts(
             """
@@ -94,6 +125,8 @@ class MetricNotReduced(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if facts.converting:
             yield from self.find(facts)
+        elif not adds_up(facts):
+            yield from of_one_shard(self, facts)
 
     def phase(self, facts: Facts, loop: LoopFacts) -> str | None:
         """Where the same loop evaluates in full in another phase: the test that is true while training."""
@@ -313,18 +346,3 @@ class MetricNotReduced(Rule):
 def _forms(sums: list[Accumulator]) -> frozenset[str]:
     """What the helper has to keep: tensors that are summed stay tensors."""
     return frozenset({"tensor"} if any(a.tensor for a in sums) else ())
-
-
-def counts_batches(loop: LoopFacts, a: Accumulator) -> bool:
-    """`step += 1` for every batch, whatever is in it: a number that goes on from epoch to epoch, alike on all ranks."""
-    adds = [n for n in walk(loop.node) if isinstance(n, cst.AugAssign) and loop.source.code(n.target) == a.target]
-    return a.agg == "const" and bool(adds) and all(_steadily(loop, n) for n in adds)
-
-
-def _steadily(loop: LoopFacts, add: cst.AugAssign) -> bool:
-    for above in loop.source.ancestors(add):
-        if above is loop.node:
-            return True
-        if isinstance(above, (cst.If, cst.For, cst.While, cst.Try)):
-            return False
-    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -19,6 +20,8 @@ from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import walk
+
+_COLLECTIVE = re.compile(r"\b(all_gather|all_reduce|all_to_all|reduce_scatter|world_size)\w*")
 
 
 class ModelNotWrapped(Rule):
@@ -170,7 +173,7 @@ class ModelNotWrapped(Rule):
             if facts.roles.wrapped:
                 for w in facts.wraps:
                     node = w.node if isinstance(w, NoWrapPoint) else w.module.site.node
-                    if w.source is facts.source and node in w.source.parents:
+                    if w.source is facts.source and node in w.source.parents and not talks(w.module):
                         yield self.finding(w.source, node, f"`{self.name_of(w)}` is trained without a DDP wrapper")
             return
         for w in facts.wraps:
@@ -339,3 +342,9 @@ def parameters_of(call: cst.CSTNode) -> cst.CSTNode:
 def certain(module: Module) -> bool:
     """A model with parameters for certain, and not what is only known by use."""
     return module.has_parameters and (module.cls is not None or bool(module.name))
+
+
+def talks(module: Module) -> bool:
+    """A part of a model that lives on this rank alone (model parallel) makes its own collectives."""
+    lineage = module.cls.lineage() if module.cls is not None else []
+    return any(_COLLECTIVE.search(c.source.code(c.node)) for c in lineage)

@@ -1,4 +1,4 @@
-"""DDP210: no_sync and the optimizer's step."""
+"""DDP215: no_sync and the optimizer's step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class NoSyncBesideStep(Rule):
     ddp.no_sync()`.
     """
 
-    code = "DDP210"
+    code = "DDP215"
     references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html#torch.nn.parallel.DistributedDataParallel.no_sync",
     )

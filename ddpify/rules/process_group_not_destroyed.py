@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.endings import Ending, endings
+from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -78,7 +79,7 @@ class ProcessGroupNotDestroyed(Rule):
             inits = [e for n, es in facts.identifiers.items() if n.endswith("init_process_group") for e in es]
             finished = [n for n in facts.identifiers if n.endswith(("destroy_process_group", "cleanup_distributed"))]
             # a module that sets up for the scripts that import it leaves the end to them
-            helpers = inits and inits[0].seq >= facts.flow.main_end and not facts.roles.wrapped
+            helpers = bool(inits) and inits[0].seq >= facts.flow.main_end and not self.trains_too(facts, inits[0])
             if inits and not finished and not helpers and inits[0].frame.source is facts.source:
                 yield self.finding(
                     facts.source, inits[0].node, "the process group that is initialised here is never destroyed"
@@ -99,6 +100,12 @@ class ProcessGroupNotDestroyed(Rule):
             reason="destroyed at the normal end",
         )
 
+    def trains_too(self, facts: Facts, init: Event) -> bool:
+        """Whether the function that nothing here calls, and that sets up, is the one that trains."""
+        roots = {root.node for chain in init.frame.chains() if (root := _root(init, chain)) is not None}
+        trained = (root for e in facts.roles.backwards for chain in e.frame.chains() if (root := _root(e, chain)))
+        return any(root.node in roots for root in trained)
+
     def destroyed(self, facts: Facts, ending: Ending) -> Iterator[Edit]:
         source, stmt, names = ending.source, ending.stmt, facts.names_of(ending.source)
         line = f"{names['dist']}.destroy_process_group()"
@@ -110,3 +117,10 @@ class ProcessGroupNotDestroyed(Rule):
         if value is not None and work(facts.flow).inside(value):
             yield Hoist(source, value, names.fresh("result"), stmt)  # `return train(args)`
         yield InsertBefore(source, stmt, (line,), last=True)
+
+
+def _root(event: Event, chain: tuple[Entry, ...]) -> Frame | None:
+    """The outermost function on a way to an event."""
+    if not chain:
+        return None
+    return chain[1].frame if len(chain) > 1 else event.frame

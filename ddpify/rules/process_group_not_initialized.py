@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -12,7 +13,12 @@ from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, only_availability
 from ddpify.facts.setup import SetUp, find_setup, moves_up
 from ddpify.facts.trails import shown
+from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+
+#: utils.init_distributed_mode(args), of a module that is not there
+_SETS_UP = re.compile(r"torch\.distributed|deepspeed|dist|ddp|init|setup|set_up|launch|initiali[sz]e")
+_NEVER = ("torch.nn.", "torch.utils.", "builtins.")
 
 
 class ProcessGroupNotInitialized(Rule):
@@ -192,10 +198,11 @@ class ProcessGroupNotInitialized(Rule):
         if inits or not facts.roles.wrapped or facts.flow.star_imports:
             return
         first = facts.roles.wrapped[0].site
-        helpers = [e for e in facts.flow.log.of("external") if "distributed" in e.name or "init_dist" in e.name]
-        if first.source is facts.source and not any(
-            h.name.startswith(("torch.distributed", "deepspeed")) for h in helpers
-        ):
+        made = [e for e in facts.flow.log.of("new") if isinstance(e.obj, Wrapped)]
+        if all(e.seq >= facts.flow.main_end for e in made):
+            return  # functions for a script that imports this file, and sets up
+        called = [e.name for e in facts.flow.log.of("external") if not e.name.startswith(_NEVER)]
+        if first.source is facts.source and not any(map(_SETS_UP.search, called)):
             yield self.finding(
                 first.source, first.node, "the model is wrapped, but no process group is ever initialised"
             )

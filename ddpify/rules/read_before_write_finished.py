@@ -23,6 +23,7 @@ from ddpify.rules._guards import guards, joined_group, same_on_all_ranks
 #: Collectives that no rank leaves before the others have come (or that rank 0 takes part in after it wrote).
 _MEETS = re.compile(
     r"torch\.distributed\.(\w+\.)*(init_process_group|\w*barrier|all_\w+|broadcast\w*|gather\w*|scatter\w*|reduce\w*|send|recv)"
+    r"|(?!torch\.cuda\.)(\w+\.)*(\w*barrier|synchronize|wait_for_everyone)"  # of a module that is not there
 )
 
 

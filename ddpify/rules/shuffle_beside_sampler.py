@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpify.edits import SetArgument
+from ddpify.edits import Edit, SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.values import Loader, Sampler
@@ -58,7 +58,7 @@ class ShuffleBesideSampler(Rule):
                 continue
             seen.add(id(loader.call))
             given = next((a.value for a in loader.call.args if a.keyword and a.keyword.value == "sampler"), None)
-            edits = ()
+            edits: tuple[Edit, ...] = ()
             if given is not None and any(a.keyword and a.keyword.value == "shuffle" for a in loader.call.args):
                 edits = (SetArgument(source, loader.call, "sampler", source.code(given), ("shuffle",)),)
             yield self.finding(

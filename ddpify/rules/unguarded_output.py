@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
 
@@ -33,6 +34,8 @@ def _fails(source: Source, stmt: cst.CSTNode) -> bool:
     return source.code(stmt.value.func) in _EXITS and code not in ("0", "None")
 
 
+_PROCESS = frozenset({"os.getpid", "socket.gethostname", "platform.node", "multiprocessing.current_process"})
+_HELPER = re.compile(r"(?!torch\.|deepspeed\.).*\b(init_distributed\w*|init_dist\w*|setup_for_distributed)")
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 
 
@@ -215,13 +218,23 @@ class UnguardedOutput(Rule):
         ):
             return True
         if not call.events:
+            if not facts.converting:
+                return True  # nothing here runs it
             frame = facts.flow.modules.get(call.source)
             return frame is not None and ranks(facts.flow).limited(call.node, frame)
         for e in call.events:
-            named = any(depends_on_rank(a.value, e.frame, facts.flow) for a in call.node.args)
+            named = any(
+                depends_on_rank(a.value, e.frame, facts.flow) or self.names_process(facts, a.value)
+                for a in call.node.args
+            )
             if not (by_one(facts, e) or (named and t.kind not in _NOT_RANKS)):
                 return False
         return True
+
+    def names_process(self, facts: Facts, node: cst.BaseExpression) -> bool:
+        """`print(f"[{os.getpid()}] ...")`, which every process is meant to say."""
+        known = (o for n in walk(node) for o in facts.flow.values.get(n, ()))
+        return any(isinstance(o, Ext) and o.name in _PROCESS for o in known)
 
     def goes_to_file(self, facts: Facts, t: Talk, target: cst.BaseExpression) -> bool:
         """`print(..., file=log)`: the place that opens the file is looked at; it may be os.devnull elsewhere."""
@@ -230,10 +243,13 @@ class UnguardedOutput(Rule):
 
     def is_replaced(self, facts: Facts, t: Talk) -> bool:
         """`builtins.print = ...`: the script has its own way to keep the other ranks quiet."""
+        if t.call.name != "builtins.print":
+            return False
         sets = facts.flow.log.of("set")
-        return t.call.name == "builtins.print" and any(
-            e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets
-        )
+        if any(e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets):
+            return True
+        # utils.init_distributed_mode(args) of a module that is not there: the usual one replaces print
+        return any(map(_HELPER.fullmatch, facts.identifiers))
 
     def logging_by_rank(self, facts: Facts, talk: list[Talk]) -> bool:
         """Whether levels or handlers are set by rank somewhere."""

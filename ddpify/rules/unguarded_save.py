@@ -7,15 +7,18 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.contents import origins
 from ddpify.facts.first import by_one
 from ddpify.facts.outside import holding
 from ddpify.facts.ranks import depends_on_rank, ranks
+from ddpify.facts.values import FromBatch
 from ddpify.facts.writes import Write, find_writes
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._guards import Placed, guards
 from ddpify.rules._handles import handles
 from ddpify.rules._listings import listing_of
+from ddpify.source import walk
 
 
 class UnguardedSave(Rule):
@@ -89,6 +92,8 @@ class UnguardedSave(Rule):
     def is_safe(self, facts: Facts, write: Write) -> bool:
         """Under a test of the rank, or at a path of its own."""
         events = write.call.events
+        if not facts.converting and (not events or self.of_own_batch(facts, write)):
+            return True
         if not events:
             frame = facts.flow.modules.get(write.call.source)
             return frame is not None and ranks(facts.flow).limited(write.call.node, frame)
@@ -96,6 +101,11 @@ class UnguardedSave(Rule):
             by_one(facts, e) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow))
             for e in events
         )
+
+    def of_own_batch(self, facts: Facts, write: Write) -> bool:
+        """`mask.save(f"{name}.png")` for the names in a batch: each rank has other ones."""
+        values = (facts.flow.values.get(n, ()) for n in walk(write.path)) if write.path is not None else ()
+        return any(isinstance(o, FromBatch) for v in values for o in origins(v))
 
     def lint(self, facts: Facts, write: Write) -> Iterator[Finding]:
         source = write.call.source

@@ -1,0 +1,68 @@
+"""A loader of a distributed script in, whether its data are shared out in another way than by a sampler out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.ranks import depends_on_rank, guarded
+from ddpify.facts.roles import loaders_in
+from ddpify.facts.values import Instance, Loader, Sampler
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+#: samplers that draw the whole epoch, whoever asks
+_PLAIN = re.compile(r"torch\.utils\.data(\.sampler)?\.(Weighted|Subset)?(Random|Sequential)Sampler")
+_RANK = re.compile(r"get_rank|\brank\b|world_size|get_world_size|split_dataset_by_node")
+
+
+def draws_for_itself(loader: Loader) -> str:
+    """The name of a sampler that knows nothing of ranks, where it can be no other."""
+    own = loader.arguments.get("sampler", ())
+    names = {o.name.rsplit(".", 1)[-1] for o in own if isinstance(o, Sampler) and _PLAIN.fullmatch(o.name)}
+    plain = all(isinstance(o, Sampler) and _PLAIN.fullmatch(o.name) for o in own)
+    return " or ".join(sorted(names)) if plain else ""
+
+
+def in_another_way(facts: Facts, loader: Loader) -> bool:
+    """Whether something else than a sampler sees to it that the ranks read different data."""
+    return is_alternative(facts, loader) or made_for_rank(facts, loader) or _is_alone(facts, loader)
+
+
+def _is_alone(facts: Facts, loader: Loader) -> bool:
+    """It is made where there is one process only, or on one rank."""
+    return any(guarded(e, facts.flow) for e in facts.flow.log.of("loader") if e.obj is loader)
+
+
+def is_alternative(facts: Facts, loader: Loader) -> bool:
+    """`return DataLoader(...)` in one branch and one with a DistributedSampler in the other, for the same loop."""
+    for p in facts.roles.passes:
+        loaders = [o for o in loaders_in(p.loop.iterates) if isinstance(o, Loader)]
+        if loader in loaders and any(map(is_sharded, loaders)):
+            return True
+    return False
+
+
+def is_sharded(loader: Loader) -> bool:
+    """Whether a loader may have a DistributedSampler."""
+    return any(isinstance(o, Sampler) and "Distributed" in o.name for o in loader.arguments.get("sampler", ()))
+
+
+def made_for_rank(facts: Facts, loader: Loader) -> bool:
+    """The dataset is made for the rank, or asks for it: `Shard(files, rank, world_size)`."""
+    if loader.call is not None and any(
+        depends_on_rank(a.value, loader.site.frame, facts.flow) for a in loader.call.args[:1]
+    ):
+        return True
+    for obj in loader.dataset:
+        site = getattr(obj, "site", None)
+        given = site.node.args if site is not None and isinstance(site.node, cst.Call) else ()
+        if site is not None and any(depends_on_rank(a.value, site.frame, facts.flow) for a in given):
+            return True
+        cls = obj.cls if isinstance(obj, Instance) else None
+        if cls is not None and any(_RANK.search(c.source.code(c.node)) for c in cls.lineage()):
+            return True
+    return False

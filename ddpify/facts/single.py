@@ -1,0 +1,88 @@
+"""A flow in, the code that runs without other ranks out: the branch beside the one that sets up, wraps or shards."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import libcst as cst
+
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Entry, Event, Frame
+from ddpify.facts.values import Sampler, Wrapped
+from ddpify.source import walk
+
+#: calls that a run of one process does not make
+_JOINS = re.compile(
+    r"torch\.distributed\.(\w+\.)*(init_process_group|get_rank|get_world_size|barrier|all_\w+|broadcast\w*)"
+    r"|torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)"
+)
+
+
+class Single:
+    """Answers about one flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._distributed: dict[int, bool] = {}
+
+    def alone(self, node: cst.CSTNode, frame: Frame) -> bool:
+        """`else:` of `if args.distributed: init_process_group(...)`: what runs in one process only."""
+        below = node
+        for above in frame.source.ancestors(node):
+            if isinstance(above, cst.FunctionDef):
+                return False
+            if isinstance(above, (cst.If, cst.IfExp)) and below is not above.test:
+                other = above.orelse if below is above.body else above.body
+                if other is not None and self.is_distributed(other) and not self.is_distributed(below):
+                    return True
+            below = above
+        return False
+
+    def for_others(self, event: Event, chain: list[Entry]) -> bool:
+        """In a function that nothing here calls, and that has nothing to do with ranks: its callers know where."""
+        if not self.marks or not chain or not isinstance(chain[0].call, (cst.FunctionDef, cst.ClassDef)):
+            return False
+        root = chain[1].frame if len(chain) > 1 else event.frame
+        owner = root.func.owner.node if root.func is not None and root.func.owner is not None else root.node
+        return not self.is_distributed(owner)
+
+    def is_distributed(self, branch: cst.CSTNode) -> bool:
+        """Whether a branch sets up, wraps, shards or asks for the rank."""
+        if id(branch) not in self._distributed:
+            self._distributed[id(branch)] = any(id(n) in self.marks or _names_rank(n) for n in walk(branch))
+        return self._distributed[id(branch)]
+
+    @functools.cached_property
+    def marks(self) -> set[int]:
+        """The calls that only a distributed run makes."""
+        return {
+            id(e.node) for e in self.flow.log.events if (e.kind == "external" and self.joins(e.name)) or _is_ours(e.obj)
+        }
+
+    def joins(self, name: str) -> bool:
+        return _JOINS.fullmatch(name) is not None
+
+
+def _names_rank(node: cst.CSTNode) -> bool:
+    """`os.environ["LOCAL_RANK"]`"""
+    return isinstance(node, cst.SimpleString) and node.evaluated_value in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def _is_ours(obj: object) -> bool:
+    return isinstance(obj, Wrapped) or (isinstance(obj, Sampler) and "Distributed" in obj.name)
+
+
+def asks_launch(node: cst.Comparison) -> bool:
+    """`local_rank != -1`, `rank >= 0`, `rank is None`: whether there are ranks at all, which all of them know alike."""
+    if len(node.comparisons) != 1:
+        return False
+    kind, right = type(node.comparisons[0].operator), node.comparisons[0].comparator
+    match right:
+        case cst.UnaryOperation(operator=cst.Minus(), expression=cst.Integer(value="1")):
+            return kind in (cst.Equal, cst.NotEqual, cst.GreaterThan, cst.LessThanEqual)
+        case cst.Integer(value="0"):
+            return kind in (cst.GreaterThanEqual, cst.LessThan)
+        case cst.Name(value="None"):
+            return kind in (cst.Is, cst.IsNot, cst.Equal, cst.NotEqual)
+    return False

@@ -1,0 +1,241 @@
+"""DDP108: ranks compared with what they are not, and taken for what they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import Surround
+from ddpify.facts import Facts
+from ddpify.facts.contents import constants
+from ddpify.facts.definitions import definitions
+from ddpify.facts.frames import Frame
+from ddpify.facts.ranks import ranks
+from ddpify.facts.values import Ext, Thing
+from ddpify.facts.writes import find_writes
+from ddpify.rules._base import Bad, Finding, Good, Rule, Severity
+from ddpify.source import Source, walk
+
+_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
+_READS = frozenset({"os.environ.get", "os.getenv"})
+
+
+class RankMixedUp(Rule):
+    """A rank is taken for what it is not.
+
+    ## What it does
+    Finds `os.environ["LOCAL_RANK"] == 0` (the value is a string), a `--local_rank` argument in a script that never
+    reads LOCAL_RANK, the rank of the whole job as the index of a GPU, and (as a remark) checkpoints that the first rank
+    of each node writes.
+
+    ## Why is this bad?
+    A string never equals a number, so that no rank does what rank 0 should. torchrun gives no `--local_rank`: it keeps
+    its default on every rank, and torch.distributed.launch writes it `--local-rank` since torch 2.0. Rank 8 is GPU 0 of
+    the second node, where there is no GPU 8; and one rank per node writes the same file on a shared disk.
+
+    ## Fix
+    Read both as numbers, `rank = int(os.environ["RANK"])` and `local_rank = int(os.environ["LOCAL_RANK"])`; choose the
+    GPU by local_rank, and let the one rank write that is 0.
+    """
+
+    code = "DDP108"
+    references = (
+        "https://docs.pytorch.org/docs/stable/elastic/run.html#transitioning-from-torch-distributed-launch-to-torchrun",
+        "https://github.com/NVIDIA/apex/issues/886",
+    )
+    good = (
+        Good('local_rank = int(os.environ["LOCAL_RANK"])\nif local_rank == 0:\n    print("start")'),
+        Good("rank = dist.get_rank()\ntorch.cuda.set_device(rank % torch.cuda.device_count())"),
+        Good("""
+            import argparse
+            import os
+            import torch
+            import torch.distributed as dist
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--local_rank", type=int, default=-1)
+            args = parser.parse_args()
+            if "LOCAL_RANK" in os.environ:
+                args.local_rank = int(os.environ["LOCAL_RANK"])
+            torch.cuda.set_device(args.local_rank)
+            dist.init_process_group("nccl")
+            dist.destroy_process_group()
+            """),
+    )
+    bad = (
+        Bad('if os.environ["LOCAL_RANK"] == 0:\n    torch.save(model.state_dict(), "w.pt")'),
+        Bad('rank = os.environ.get("RANK", 0)\nif rank == 0:\n    torch.save(model.state_dict(), "w.pt")'),
+        Bad("torch.cuda.set_device(dist.get_rank())"),
+        Bad("""
+            import argparse
+            import torch
+            import torch.distributed as dist
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--local_rank", type=int, default=-1)
+            args = parser.parse_args()
+            torch.cuda.set_device(args.local_rank)
+            dist.init_process_group("nccl")
+            dist.destroy_process_group()
+            """),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.converting:
+            return
+        yield from self.texts(facts)
+        yield from self.arguments(facts)
+        yield from self.devices(facts)
+        yield from self.nodes(facts)
+
+    # -- a text that is compared with a number --------------------------------------------------------------------
+
+    def texts(self, facts: Facts) -> Iterator[Finding]:
+        source = facts.source
+        for node in walk(source.module):
+            if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+                continue
+            right = node.comparisons[0]
+            if not isinstance(right.operator, (cst.Equal, cst.NotEqual)) or not isinstance(
+                right.comparator, cst.Integer
+            ):
+                continue
+            variable = self.text_of(facts, node.left, _frame_of(facts, source, node))
+            if variable:
+                what = "never" if isinstance(right.operator, cst.Equal) else "always"
+                yield self.finding(
+                    source,
+                    node,
+                    f"`{source.code(node)}` is {what} true: {variable} in the environment is a string",
+                    Surround(source, node.left, "int(", ")"),
+                )
+
+    def text_of(self, facts: Facts, node: cst.CSTNode, frame: Frame | None) -> str:
+        """The variable of the environment that an expression is the text of."""
+        if frame is None:
+            return ""
+        names = set()
+        for n, _ in definitions(facts.flow).sources(node, frame):
+            name = self.variable(facts, n)
+            if not name:
+                return ""
+            names.add(name)
+        return names.pop() if len(names) == 1 else ""
+
+    def variable(self, facts: Facts, node: cst.CSTNode) -> str:
+        values = facts.flow.values
+        match node:
+            case cst.Subscript(value=base, slice=[cst.SubscriptElement(slice=cst.Index(value=key))]):
+                read = any(isinstance(o, Ext) and o.name == "os.environ" for o in values.get(base, ()))
+            case cst.Call(func=func, args=[cst.Arg(value=key), *_]):
+                read = any(isinstance(o, Ext) and o.name in _READS for o in values.get(func, ()))
+            case _:
+                return ""
+        known = constants(values.get(key, ())) or []
+        return str(known[0]) if read and len(known) == 1 and known[0] in _VARIABLES else ""
+
+    # -- an argument that nobody gives ------------------------------------------------------------------------------
+
+    def arguments(self, facts: Facts) -> Iterator[Finding]:
+        if any("LOCAL_RANK" in s.text for s in facts.project.files()) or ranks(facts.flow).spawns:
+            return
+        if any(e.name == "local_rank" for e in facts.flow.log.of("set")):
+            return
+        inits = [e for e in facts.flow.log.of("external") if e.name.endswith(".init_process_group")]
+        if any("rank" in e.extra for e in inits):
+            return  # started by hand, each rank with its own number
+        for e in facts.flow.log.of("method"):
+            if e.name != "add_argument" or not isinstance(e.node, cst.Call) or e.frame.source is not facts.source:
+                continue
+            given = [
+                str(c)
+                for a in e.node.args
+                if not a.keyword
+                for c in constants(facts.flow.values.get(a.value, ())) or ()
+            ]
+            if "--local_rank" in given and "--local-rank" not in given and isinstance(e.obj, Thing):
+                yield self.finding(
+                    e.frame.source,
+                    e.node,
+                    "torchrun gives no `--local_rank`, and nothing here reads LOCAL_RANK: every rank has the default",
+                    severity=Severity.WARNING,
+                )
+
+    # -- the job's rank as a GPU ------------------------------------------------------------------------------------
+
+    def devices(self, facts: Facts) -> Iterator[Finding]:
+        seen: set[int] = set()
+        for e in facts.flow.log.of("external"):
+            if e.name not in ("torch.cuda.set_device", "torch.device") or not isinstance(e.node, cst.Call):
+                continue
+            given = e.node.args[-1].value if e.node.args else None
+            if given is None or id(e.node) in seen or e.frame.source is not facts.source:
+                continue
+            if self.is_global(facts, given, e.frame):
+                seen.add(id(e.node))
+                code = e.frame.source.code(e.node)
+                yield self.finding(
+                    e.frame.source,
+                    e.node,
+                    f"`{code}` takes the rank of the whole job for a GPU of this node",
+                    severity=Severity.WARNING,
+                )
+
+    def is_global(self, facts: Facts, node: cst.CSTNode, frame: Frame) -> bool:
+        """`dist.get_rank()`, `int(os.environ["RANK"])`, by whatever names."""
+        found = list(definitions(facts.flow).sources(node, frame))
+        return bool(found) and all(self.tells_rank(facts, n) for n, _ in found)
+
+    def tells_rank(self, facts: Facts, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call):
+            names = [o.name for o in facts.flow.values.get(node.func, ()) if isinstance(o, Ext)]
+            if "builtins.int" in names and node.args:
+                return self.variable(facts, node.args[0].value) == "RANK"
+            return any(n.startswith("torch.distributed.") and n.endswith(".get_rank") for n in names) and not node.args
+        return False
+
+    # -- one writer per node ----------------------------------------------------------------------------------------
+
+    def nodes(self, facts: Facts) -> Iterator[Finding]:
+        known = ranks(facts.flow, strict=True)
+        seen: set[int] = set()
+        for write in facts.cached("writes", find_writes):
+            if write.call.name != "torch.save" or write.call.source is not facts.source:
+                continue
+            for e in write.call.events:
+                ways = [(e.node, e.frame), *((x.call, x.frame) for chain in e.frame.chains() for x in chain)]
+                limits = [(by, frame) for node, frame in ways for by, passing in known.limits(node, frame) if passing]
+                tests = [(by.test, frame) for by, frame in limits if isinstance(by, cst.If)]
+                text = next((f.source.code(t) for t, f in tests if self.is_local(facts, t, f)), "")
+                if text and id(e.node) not in seen:
+                    seen.add(id(e.node))
+                    message = f"`{text}` holds on every node: on several nodes, each writes this file"
+                    yield self.finding(facts.source, e.node, message, severity=Severity.INFO)
+
+    def is_local(self, facts: Facts, test: cst.BaseExpression, frame: Frame) -> bool:
+        """`local_rank == 0`"""
+        match test:
+            case cst.BooleanOperation(left=left, operator=cst.And(), right=right):
+                return self.is_local(facts, left, frame) or self.is_local(facts, right, frame)
+            case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(cst.Equal(), cst.Integer(value="0"))]):
+                launched = (
+                    isinstance(left, cst.Attribute)
+                    and left.attr.value == "local_rank"
+                    and ranks(facts.flow).launched(left)
+                )
+                found = [n for n, _ in definitions(facts.flow).sources(left, frame)]
+                return launched or (bool(found) and all(self.tells_local(facts, n) for n in found))
+        return False
+
+    def tells_local(self, facts: Facts, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Call) and node.args:
+            names = [o.name for o in facts.flow.values.get(node.func, ()) if isinstance(o, Ext)]
+            inner = node.args[0].value if "builtins.int" in names else node
+            return self.variable(facts, inner) == "LOCAL_RANK"
+        return False
+
+
+def _frame_of(facts: Facts, source: Source, node: cst.CSTNode) -> Frame | None:
+    owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+    if owner is None:
+        return facts.flow.modules.get(source)
+    return next(iter(definitions(facts.flow).frames.get(id(owner), ())), None)

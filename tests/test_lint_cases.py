@@ -1,0 +1,538 @@
+"""The public cases of DDP faults, each as a small script of its own: what is found, and where nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ddpify.linting.check import Task, check
+from ddpify.linting.settings import Settings
+from ddpify.source import Source
+
+HEAD = """\
+import argparse
+import copy
+import glob
+import os
+import time
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+        self.head = nn.Linear(8, 1)
+
+    def encode(self, x):
+        return self.norm(self.body(x))
+
+    def forward(self, x):
+        return self.head(self.encode(x))
+
+
+dist.init_process_group("nccl")
+rank, local_rank, world = dist.get_rank(), int(os.environ["LOCAL_RANK"]), dist.get_world_size()
+torch.cuda.set_device(local_rank)
+train_set = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+test_set = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+sampler = DistributedSampler(train_set)
+train_loader = DataLoader(train_set, 8, sampler=sampler)
+net = Net().cuda()
+model = DDP(net, device_ids=[local_rank])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(model, epoch):
+    sampler.set_epoch(epoch)
+    for x, y in train_loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+
+
+"""
+TAIL = """
+dist.destroy_process_group()
+"""
+
+#: what happens, in a script that is right without it -> the rules that report it
+CASES: dict[str, tuple[str, set[str]]] = {
+    "rank 0 validates through the wrapper, then all wait": (
+        """
+        for epoch in range(3):
+            train(model, epoch)
+            if rank == 0:
+                model.eval()
+                with torch.no_grad():
+                    total = sum(model(x.cuda()).sum().item() for x, y in DataLoader(test_set, 8))
+            dist.barrier()
+        """,
+        {"DDP204"},
+    ),
+    "a barrier under a test of the rank": (
+        """
+        train(model, 0)
+        if rank == 0:
+            dist.barrier()
+        """,
+        {"DDP512"},
+    ),
+    "a reduction that rank 0 alone makes": (
+        """
+        def report(value):
+            value = value.clone()
+            dist.all_reduce(value)
+            return value / world
+
+        train(model, 0)
+        if rank == 0:
+            print(report(torch.ones(1).cuda()))
+        """,
+        {"DDP512"},
+    ),
+    "parts of the model are called by themselves": (
+        """
+        for x, y in train_loader:
+            sampler.set_epoch(0)
+            out = model.module.head(model.module.encode(x.cuda()))
+            F.mse_loss(out, y.cuda()).backward()
+            optimizer.step()
+        """,
+        {"DDP205"},
+    ),
+    "no_sync off by one": (
+        """
+        k = 4
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(train_loader):
+                context = model.no_sync if i % k else nullcontext
+                with context():
+                    loss = F.mse_loss(model(x.cuda()), y.cuda())
+                    loss.backward()
+                if (i + 1) % k == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+        {"DDP215"},
+    ),
+    "no_sync around the backward only": (
+        """
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            for i, (x, y) in enumerate(train_loader):
+                loss = F.mse_loss(model(x.cuda()), y.cuda())
+                if (i + 1) % 4:
+                    with model.no_sync():
+                        loss.backward()
+                else:
+                    loss.backward()
+                    optimizer.step()
+        """,
+        {"DDP215"},
+    ),
+    "the last checkpoint is guarded, the best one is not": (
+        """
+        class Keeper:
+            def last(self, state):
+                if dist.get_rank() == 0:
+                    torch.save(state, "last.pt")
+
+            def best(self, state):
+                torch.save(state, "best.pt")
+
+        keeper = Keeper()
+        for epoch in range(3):
+            train(model, epoch)
+            keeper.last(net.state_dict())
+            keeper.best(net.state_dict())
+        """,
+        {"DDP401"},
+    ),
+    "the first rank of each node writes": (
+        """
+        train(model, 0)
+        if local_rank == 0:
+            torch.save(net.state_dict(), "/shared/model.pt")
+        """,
+        {"DDP108"},
+    ),
+    "a checkpoint is resumed onto GPU 0": (
+        """
+        net.load_state_dict(torch.load("model.pt"))
+        train(model, 0)
+        """,
+        {"DDP105"},
+    ),
+    "L-BFGS, an early stop": (
+        """
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                loss = F.mse_loss(model(x.cuda()), y.cuda())
+                if loss.item() < 0.01:
+                    break
+                loss.backward()
+                optimizer.step()
+        """,
+        {"DDP506"},
+    ),
+    "a batch with NaN is left out on one rank": (
+        """
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                loss = F.mse_loss(model(x.cuda()), y.cuda())
+                if not torch.isfinite(loss):
+                    continue
+                loss.backward()
+                optimizer.step()
+        """,
+        {"DDP506"},
+    ),
+    "a part is unfrozen after some epochs": (
+        """
+        for epoch in range(8):
+            for p in model.module.body.parameters():
+                p.requires_grad = epoch >= 4
+            train(model, epoch)
+        """,
+        {"DDP213"},
+    ),
+    "no sampler at all": (
+        """
+        for epoch in range(3):
+            for x, y in DataLoader(train_set, 8, shuffle=True):
+                F.mse_loss(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        """,
+        {"DDP301"},
+    ),
+    "set_epoch is forgotten": (
+        """
+        loader = DataLoader(train_set, 8, sampler=DistributedSampler(train_set))
+        for epoch in range(3):
+            for x, y in loader:
+                F.mse_loss(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        """,
+        {"DDP302"},
+    ),
+    "classes in the order of a set": (
+        """
+        names = list(set(open("names.txt").read().split()))
+        train(model, 0)
+        """,
+        {"DDP307"},
+    ),
+    "the test set is padded": (
+        """
+        test_loader = DataLoader(test_set, 8, sampler=DistributedSampler(test_set, shuffle=False))
+        train(model, 0)
+        right = torch.zeros(1).cuda()
+        with torch.no_grad():
+            for x, y in test_loader:
+                right += (net(x.cuda()) > y.cuda()).sum()
+        dist.all_reduce(right)
+        share = right.item() / len(test_set)
+        """,
+        {"DDP304"},
+    ),
+    "the accuracy of one shard": (
+        """
+        test_loader = DataLoader(test_set, 8, sampler=DistributedSampler(test_set, shuffle=False, drop_last=True))
+        train(model, 0)
+        right = 0
+        with torch.no_grad():
+            for x, y in test_loader:
+                right += (net(x.cuda()) > y.cuda()).sum().item()
+        share = right / len(test_loader.dataset)
+        """,
+        {"DDP501"},
+    ),
+    "the loss has parameters of its own": (
+        """
+        class Margin(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(1, 4))
+
+            def forward(self, out, y):
+                return F.mse_loss(out @ self.weight, y.expand(-1, 4))
+
+        criterion = Margin().cuda()
+        optimizer = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                criterion(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        """,
+        {"DDP201"},
+    ),
+    "the script chooses its GPUs": (
+        """
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+        train(model, 0)
+        """,
+        {"DDP104"},
+    ),
+    "a random split, unseeded": (
+        """
+        part, rest = torch.utils.data.random_split(train_set, [48, 16])
+        train(model, 0)
+        """,
+        {"DDP305"},
+    ),
+    "a run per rank": (
+        """
+        from torch.utils.tensorboard import SummaryWriter
+
+        writer = SummaryWriter("runs/x")
+        train(model, 0)
+        writer.add_scalar("done", 1, 1)
+        """,
+        {"DDP402"},
+    ),
+    "a run directory named by the time": (
+        """
+        folder = time.strftime("runs/%Y%m%d-%H%M%S")
+        os.makedirs(folder, exist_ok=True)
+        train(model, 0)
+        """,
+        {"DDP403"},
+    ),
+    "read before it is written": (
+        """
+        train(model, 0)
+        if rank == 0:
+            torch.save(net.state_dict(), "best.pt")
+        net.load_state_dict(torch.load("best.pt", map_location="cpu"))
+        """,
+        {"DDP404"},
+    ),
+    "the wrapper is averaged": (
+        """
+        average = copy.deepcopy(model)
+        train(model, 0)
+        """,
+        {"DDP212"},
+    ),
+    "a sampler that knows no ranks": (
+        """
+        draw = torch.utils.data.WeightedRandomSampler(torch.ones(64), 64)
+        for epoch in range(3):
+            for x, y in DataLoader(train_set, 8, sampler=draw):
+                F.mse_loss(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        """,
+        {"DDP301"},
+    ),
+    "the port is set by hand": (
+        """
+        os.environ["MASTER_PORT"] = "29500"
+        train(model, 0)
+        """,
+        {"DDP107"},
+    ),
+    "two forwards, two backwards": (
+        """
+        for x, y in train_loader:
+            sampler.set_epoch(0)
+            one, two = model(x.cuda()).mean(), model(-x.cuda()).mean()
+            one.backward()
+            two.backward()
+            optimizer.step()
+        """,
+        {"DDP207"},
+    ),
+    # -- nothing is wrong ------------------------------------------------------------------------------------------
+    "right as it is": ("for epoch in range(3):\n    train(model, epoch)", set()),
+    "a generator and a discriminator in turns": (
+        """
+        critic = DDP(nn.Linear(1, 1).cuda(), device_ids=[local_rank])
+        judge = torch.optim.SGD(critic.parameters(), lr=0.1)
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                made = model(x.cuda())
+                judge.zero_grad()
+                critic(y.cuda()).mean().backward()
+                critic(made.detach()).mean().backward()
+                judge.step()
+                optimizer.zero_grad()
+                critic(made).mean().backward()
+                optimizer.step()
+        """,
+        set(),
+    ),
+    "the module generates": (
+        """
+        train(model, 0)
+        if rank == 0:
+            with torch.no_grad():
+                made = model.module.encode(torch.randn(2, 8).cuda())
+        """,
+        set(),
+    ),
+    "a regulariser of the module in the same loss": (
+        """
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                loss = F.mse_loss(model(x.cuda()), y.cuda()) + model.module.head.weight.pow(2).sum()
+                loss.backward()
+                optimizer.step()
+        """,
+        set(),
+    ),
+    "the whole critic is frozen": (
+        """
+        critic = DDP(nn.Linear(1, 1).cuda(), device_ids=[local_rank])
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                for p in critic.parameters():
+                    p.requires_grad = False
+                critic(model(x.cuda())).mean().backward()
+                optimizer.step()
+        """,
+        set(),
+    ),
+    "the state of the bare name": (
+        'train(model, 0)\nif rank == 0:\n    torch.save(net.state_dict(), "model.pt")',
+        set(),
+    ),
+    "sorted": ('names = sorted(set(glob.glob("data/*")))\ntrain(model, 0)', set()),
+    "rank 0 prints what was reduced": (
+        """
+        train(model, 0)
+        total = torch.ones(1).cuda()
+        dist.all_reduce(total)
+        if rank == 0:
+            print(total.item())
+        """,
+        set(),
+    ),
+    "a helper knows the main process": (
+        """
+        def is_main_process():
+            return dist.get_rank() == 0
+
+        def save_on_master(*args):
+            if is_main_process():
+                torch.save(*args)
+
+        train(model, 0)
+        save_on_master(net.state_dict(), "model.pt")
+        if not is_main_process():
+            time.sleep(1)
+        else:
+            print("done")
+        """,
+        set(),
+    ),
+    "a flag says whether there are ranks": (
+        """
+        ddp = int(os.environ.get("RANK", -1)) != -1
+        master = rank == 0 if ddp else True
+        train(model, 0)
+        if ddp:
+            dist.barrier()
+        if master:
+            print("done")
+        """,
+        set(),
+    ),
+    "the epoch is reported in the name of each rank": ('train(model, 0)\nprint(f"[{rank}] done")', set()),
+}
+
+
+def found(code: str) -> list[str]:
+    source = Source(Path("train.py"), f"{HEAD}{dedent(code).strip()}\n{TAIL}".encode())
+    return [f"{p.code} {p.line}: {p.message}" for p in check(source, "train.py", Task(Settings())).problems]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    code, rules = CASES[name]
+    said = found(code)
+    assert {s.split()[0] for s in said} == rules, said
+
+
+LAUNCHED = {
+    "a parser that torchrun does not fill": ("args.local_rank", {"DDP108"}),
+    "filled by hand": ('int(os.environ["LOCAL_RANK"])', set()),
+}
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_local_rank(name: str) -> None:
+    text, rules = LAUNCHED[name]
+    code = f"""\
+import argparse
+import os
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, default=-1)
+args = parser.parse_args()
+torch.cuda.set_device({text})
+dist.init_process_group("nccl")
+dist.destroy_process_group()
+"""
+    problems = check(Source(Path("train.py"), code.encode()), "train.py", Task(Settings())).problems
+    assert {p.code for p in problems} == rules
+
+
+@pytest.mark.parametrize("how", ["mp.spawn(worker, args=(4,), nprocs=4)", "start(worker)"])
+def test_spawned_workers_know_their_rank(how: str) -> None:
+    code = f"""\
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def worker(rank, world):
+    dist.init_process_group("gloo", init_method="tcp://localhost:29500", rank=rank, world_size=world)
+    model = DDP(torch.nn.Linear(1, 1))
+    if rank == 0:
+        print("start")
+        torch.save(model.module.state_dict(), "model.pt")
+    dist.destroy_process_group()
+
+def start(function):
+    for rank in range(4):
+        mp.Process(target=function, args=(rank, 4)).start()
+
+if __name__ == "__main__":
+    print("spawning")
+    {how}
+"""
+    problems = check(Source(Path("train.py"), code.encode()), "train.py", Task(Settings())).problems
+    assert [p.message for p in problems] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from accelerate import Accelerator\naccelerator = Accelerator()\nprint('x')\n",
+        "import lightning as L\nimport torch.distributed as dist\nL.Trainer(strategy='ddp').fit(None)\nprint('x')\n",
+        "from transformers import Trainer\nimport torch.distributed\nTrainer(None).train()\nprint('x')\n",
+    ],
+)
+def test_frameworks_are_left_alone(code: str) -> None:
+    assert check(Source(Path("train.py"), code.encode()), "train.py", Task(Settings())).problems == []
