@@ -296,6 +296,15 @@ def assigned_names(node: cst.CSTNode) -> frozenset[str]:
             target = inner.name
         else:
             continue
-        if not isinstance(target, (cst.Attribute, cst.Subscript)):
-            found |= {n.value for n in walk(target) if isinstance(n, cst.Name)}
+        found |= _names_of(target)
     return frozenset(found)
+
+
+def _names_of(target: cst.CSTNode) -> set[str]:
+    """`a, (b, *c)`; of `self.net, rest[0] = ...` none."""
+    match target:
+        case cst.Name(value=name):
+            return {name}
+        case cst.Tuple(elements=elements) | cst.List(elements=elements):
+            return set().union(*(_names_of(e.value) for e in elements))
+    return set()

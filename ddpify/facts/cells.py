@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import libcst as cst
@@ -57,7 +58,7 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
                 return _container(flow, loop.iter, loop.target, _At(frame, event, module), name)
             return _variable(flow, name, _At(frame, event, module))
         if isinstance(node, cst.Attribute):
-            found = _attribute(flow, node, frame)
+            found = _attribute(flow, node, _At(frame, event, module))
             if not isinstance(found, Given):
                 return found
             given, frame, node = found.name, found.frame, found.node
@@ -77,13 +78,18 @@ class _At:
     module: Module
 
 
-def _attribute(flow: Flow, node: cst.Attribute, frame: Frame) -> Cell | Given | str:
+def _attribute(flow: Flow, node: cst.Attribute, at: _At) -> Cell | Given | str:
     """`self.model`, `cfg.model`: where it is set, or what the call that made the object gave it."""
+    frame = at.frame
     held = flow.values.get(node.value, ())
     holders = [o for o in held if isinstance(o, (Instance, Thing, Seq))]
     name = node.attr.value
     events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
     if holders and events:
+        mine = [e for e in events if e.seq < at.event.seq and at.module in _roots(e.value)] or events
+        given = _handed_on(mine[-1]) if len(holders) > 1 or any(mine[-1].all_loops()) else None
+        if given is not None:
+            return Given(mine[-1].frame, given, name)
         return Cell(events[-1].frame, events[-1].frame.source.code(events[-1].node), events)
     code = frame.source.code(node)
     sets = [
@@ -94,6 +100,25 @@ def _attribute(flow: Flow, node: cst.Attribute, frame: Frame) -> Cell | Given | 
     if sets:
         return Cell(sets[-1].frame, code, sets)
     return given_to(held, name) or f"`{code}` is an attribute of something that ddpify could not follow"
+
+
+def _handed_on(event: Event) -> cst.Name | None:
+    """`net` of `self.net = net`, a parameter: of objects that are made anew, the model is the caller's."""
+    stmt = event.stmt
+    for target, value in _pairs(stmt) if isinstance(stmt, cst.Assign) else ():
+        if target is event.node and isinstance(value, cst.Name):
+            frame = event.frame
+            return value if value.value in frame.arguments and value.value not in frame.assigned else None
+    return None
+
+
+def _pairs(stmt: cst.Assign) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """`self.net, self.loss = net, loss`: each target with its value."""
+    for target in stmt.targets:
+        yield target.target, stmt.value
+        if isinstance(target.target, cst.Tuple) and isinstance(stmt.value, cst.Tuple):
+            for one, two in zip(target.target.elements, stmt.value.elements, strict=False):
+                yield one.value, two.value
 
 
 def _variable(flow: Flow, name: str, at: _At) -> Cell | str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import data_of, origins
-from ddpify.facts.dependencies import named
+from ddpify.facts.dependencies import bindings, closure, named
 from ddpify.facts.frames import Event
-from ddpify.facts.loops import LoopFacts, read_after, uses_of
+from ddpify.facts.loops import LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.values import Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing
 from ddpify.source import Source, walk
 
@@ -33,6 +33,19 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
         if text not in found and read_after(loop, text, inside):
             found.append(text)
     return found
+
+
+def left_over(loop: LoopFacts) -> list[str]:
+    """`mean` of `mean = total / (i + 1)` in the loop, used behind it: made of sums that are one rank's own there."""
+    inside = {id(n) for n in walk(loop.node.body)}
+    sums = {a.target for a in loop.accumulators if a.agg != "const"}
+    bound = list(bindings(loop.node.body))
+    names = sorted({n for b in bound for n in b.targets} - {a.target for a in loop.accumulators})
+    return [
+        name
+        for name in names
+        if closure([name], bound) & sums and read_after(loop, name, inside) and loaded_after(loop, name, inside)
+    ]
 
 
 def mean_lists(facts: Facts, loop: LoopFacts) -> list[str]:

@@ -8,7 +8,22 @@ from ddpify.facts.calls import Calls
 from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
-from ddpify.facts.values import Class, Const, Data, Dict, Ext, Func, Instance, Loader, Module, Obj, Seq, Thing, Value
+from ddpify.facts.values import (
+    Class,
+    Const,
+    Data,
+    Dict,
+    Ext,
+    Func,
+    Heap,
+    Instance,
+    Loader,
+    Module,
+    Obj,
+    Seq,
+    Thing,
+    Value,
+)
 from ddpify.source import walk
 
 
@@ -32,7 +47,7 @@ class Instances(Calls):
                 return self.outside(Ext(loader), node, given, named, splats or [], frame)
             own = Loader(self.site(node, frame), fields={"__class__": (cls,)})
             result = self.made(node, frame, own, f"new {cls.name}")
-            if result[0] is own:
+            if self.begins(result[0], own):
                 self.call_members(cls.member("__init__"), own, given, named, node, frame)
             return result
         site = self.site(node, frame)
@@ -42,7 +57,7 @@ class Instances(Calls):
             made = Instance(site, cls=cls)
         (obj,) = self.made(node, frame, made, f"new {cls.name}")
         assert isinstance(obj, (Instance, Module))
-        if obj is made:
+        if self.begins(obj, made):
             init = cls.member("__init__")
             if init:
                 self.call_members(init, obj, given, named, node, frame)
@@ -52,6 +67,18 @@ class Instances(Calls):
                 self.settle(obj, given, named)
             self.event("new", node, frame, obj, cls.name)
         return (obj,)
+
+    def begins(self, obj: Obj, made: Obj) -> bool:
+        """Whether an object's `__init__` runs: once, and again where only the trial pass of a loop has run it."""
+        if obj is not made:
+            if self.quiet or id(obj) in self.told or not isinstance(obj, Heap):
+                return False
+            obj.fields = {k: v for k, v in obj.fields.items() if k == "__class__"}
+            if isinstance(obj, Module):
+                obj.parts = []
+        if not self.quiet:
+            self.told.add(id(obj))
+        return True
 
     def plain_fields(self, cls: Class, obj: Instance | Module, given: list[Given], named: dict[str, Given]) -> None:
         """A dataclass: its annotated names are its fields."""

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.summaries import loader_argument
-from ddpify.facts.values import Const, Data, Loader, Obj, Value
+from ddpify.facts.values import Const, Data, Instance, Loader, Obj, Value
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -60,7 +60,25 @@ def _parameter(one: Frame, two: Frame) -> str | None:
                 return name if a[0] else f"not {name}"
             if isinstance(a[0], str):
                 return f"{name} == {a[0]!r}"
-    return _given(one, two)
+    return _given(one, two) or _field(one, two)
+
+
+def _field(one: Frame, two: Frame) -> str | None:
+    """`self.stage == "train"`: an attribute with one literal in the object that trains, another in the other's."""
+    assert one.func is not None
+    mine, other = (getattr(f.func, "bound", None) for f in (one, two))
+    if not isinstance(mine, Instance) or not isinstance(other, Instance) or mine is other:
+        return None
+    me = one.func.node.params.params[0].name.value
+    for name, value in mine.fields.items():
+        a, b = constants(value), constants(other.fields.get(name, ()))
+        if a is None or b is None or len(a) != 1 or len(b) != 1 or a == b:
+            continue
+        if {a[0], b[0]} == {True, False} and isinstance(a[0], bool):
+            return f"{me}.{name}" if a[0] else f"not {me}.{name}"
+        if isinstance(a[0], str):
+            return f"{me}.{name} == {a[0]!r}"
+    return None
 
 
 def _set_once(frame: Frame) -> list[str]:

@@ -42,6 +42,8 @@ class State:
         self.handed: list[Loop] = []
         self.grad: bool | None = True
         self.quiet = 0
+        #: objects whose `__init__` has been written down
+        self.told: set[int] = set()
         #: how many loops are in their trial pass, which only settles values
         self.trial = 0
         self.iterating: set[int] = set()

@@ -9,11 +9,13 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules
-from ddpify.facts.frames import Event, Frame
+from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.layers import BUFFERS, mentions
+from ddpify.facts.roles import expression_for, loaders_in
 from ddpify.facts.unwrapping import Raw, find_raw
-from ddpify.facts.values import Wrapped
+from ddpify.facts.values import Loader, Wrapped
 from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.source import walk
 
 
 class BuffersDifferAtEvaluation(Rule):
@@ -75,8 +77,14 @@ class BuffersDifferAtEvaluation(Rule):
                 if id(stmt) not in done and facts.editable(frame.source):
                     done.add(id(stmt))
                     names, name = facts.names_of(frame.source), frame.source.code(raw.node)
+                    inside = stmt in frame.source.ancestors(raw.node)
+                    known = None if inside or e.obj is None else expression_for(e.obj, frame, facts.after)
+                    name = known or name
                     bare = f"{names['unwrap']}({name})" if raw.both else f"{name}.module"
-                    edits: list[Edit] = [InsertBefore(frame.source, stmt, (f"{names['sync_buffers']}({bare})",))]
+                    line = f"{names['sync_buffers']}({bare})"
+                    if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
+                        line = f"if not ({raw.test}):\n    {line}"
+                    edits: list[Edit] = [InsertBefore(frame.source, stmt, (line,))]
                     edits += [AddHelper(frame.source, "unwrap")] if raw.both else []
                     yield self.finding(
                         frame.source,
@@ -89,10 +97,15 @@ class BuffersDifferAtEvaluation(Rule):
 
     def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, Raw, Frame]]:
         """The statement that starts the evaluation, in the frame where the wrapper still has a name."""
+        training = self.training(facts, e)
         for chain in e.frame.chains():
             frames = [(entry.frame, entry.stmt, entry.loops) for entry in chain] + [(e.frame, e.stmt, e.loops)]
             for frame, stmt, loops in frames:
                 inside = self.raw_in(facts, stmt, raws, frame)
+                caller = self.caller(facts, e, chain, training) if inside is not None and inside.test else None
+                if inside is not None and caller is not None:
+                    yield caller.stmt, inside, caller.frame
+                    break
                 if inside is not None:
                     loop = next(
                         (
@@ -105,15 +118,23 @@ class BuffersDifferAtEvaluation(Rule):
                     yield (loop if loop is not None else stmt), inside, frame
                     break
 
-    def batches(self, loop: object) -> bool:
-        from ddpify.facts.roles import loaders_in
-        from ddpify.facts.values import Loader
+    def caller(self, facts: Facts, e: Event, chain: tuple[Entry, ...], training: set[int]) -> Entry | None:
+        """Where the text that evaluates also trains: the call that only evaluates, where the wrapper has a name."""
+        apart = (x for x in chain if id(x.stmt) not in training)
+        return next((x for x in apart if e.obj is not None and expression_for(e.obj, x.frame, facts.after)), None)
 
+    def training(self, facts: Facts, e: Event) -> set[int]:
+        """The statements on the way to the training forwards of the same wrapper."""
+        found: set[int] = set()
+        for other in facts.after.log.of("forward"):
+            if other.obj is e.obj and other.grad is not False and other.node in facts.after_roles.training_forwards:
+                found |= {id(other.stmt), *(id(x.stmt) for chain in other.frame.chains() for x in chain)}
+        return found
+
+    def batches(self, loop: object) -> bool:
         return any(isinstance(o, Loader) for o in loaders_in(getattr(loop, "iterates", ())))
 
     def raw_in(self, facts: Facts, stmt: cst.CSTNode, raws: dict[int, Raw], frame: Frame) -> Raw | None:
-        from ddpify.source import walk
-
         for node in walk(stmt):
             if id(node) in raws:
                 return raws[id(node)]

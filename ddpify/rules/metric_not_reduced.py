@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
-from ddpify.facts.collected import collected, mean_lists
+from ddpify.facts.collected import collected, left_over, mean_lists
 from ddpify.facts.contents import origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches
@@ -169,6 +169,8 @@ class MetricNotReduced(Rule):
                     yield self.one_shard(loop, rest)
                 for f in (*(self.average_list(facts, loop, n) for n in lists), *self.meters(facts, loop, held, done)):
                     yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+            if loop.training and not loop.dealt and (made := left_over(loop)):
+                yield self.one_shard(loop, made)
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
 

@@ -83,7 +83,6 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
     [
         ("kept = []", "kept.append((loss.item(), len(y)))", "kept"),
         ("kept = []", "kept.append(out.max().item())", "max(kept)"),
-        ("kept = Meter()", "kept.update(loss.item(), len(y))", "kept.sum / kept.n"),
         ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "kept"),
     ],
 )
