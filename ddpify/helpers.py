@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from ddpify import helper_classes
 from ddpify.source import Source, children, dotted, walk
 
 #: what emitted code calls things, and what it calls them where the user has taken the name
@@ -35,6 +36,7 @@ _NAMES = {
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
     "batches": ("batches", "num_batches", "total_batches", "batch_total"),
+    **helper_classes.NAMES,
 }
 _IMPORTS = {
     "torch": ("torch", "import torch"),
@@ -173,6 +175,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rows_of_all": (("torch", "dist"), ()),
     "share_of_rank": (("DistributedSampler",), ()),
     "per_process": (("dist",), ()),
+    **helper_classes.NEEDS,
 }
 ORDER = tuple(NEEDS)
 
@@ -184,6 +187,7 @@ def helper(name: str, options: frozenset[str], names: Names) -> list[str]:
         "all_reduce_sum": _reduce,
         "broadcast_value": _broadcast,
         "rows_of_rank": _rows,
+        "ShardedSampler": helper_classes.sampler,
     }
     text = shaped[name](options) if name in shaped else _TEXTS[name]
     for key, value in names.chosen.items():
@@ -348,4 +352,5 @@ def <per_process>(batch_size):
 def <unwrap>(model):
     return model.module if isinstance(model, <DDP>) else model
 """,
+    **helper_classes.TEXTS,
 }

@@ -37,12 +37,14 @@ _DEPTH = 24
 class Calls(Library):
     """Calls of functions and classes of the project; the rest goes to the library's summaries."""
 
+    #: the call that is being made has a `**` whose keys are not all known
+    open_call = False
+
     def call(self, node: cst.Call, frame: Frame) -> Value:
         parent = self.super_call(node, frame)
         callee = parent if parent is not None else self.expr(node.func, frame)
         given: list[Given] = []
         named: dict[str, Given] = {}
-        self.open_call = False
         splats: list[Value] = []
         for arg in node.args:
             value = self.expr(arg.value, frame)
@@ -58,7 +60,9 @@ class Calls(Library):
                 named[arg.keyword.value] = (arg.value, value)
             else:
                 given.append((arg.value, value))
+        self.open_call = not all(isinstance(o, Dict) and o.closed for splat in splats for o in splat)
         results = [self.call_object(obj, node, given, named, splats, frame) for obj in callee]
+        self.open_call = False
         return join(*results) if results else UNKNOWN
 
     def spread(self, value: Value, given: list[Given]) -> None:
@@ -262,10 +266,10 @@ class Calls(Library):
                 values[name] = defaults.get(name, UNKNOWN)
         if p.star_kwarg is not None:
             extra = {k: v for k, (_, v) in named.items() if k not in every}
-            key = (id(func.node), len(self.stack), "kwargs" + ",".join(sorted(extra)))
-            held = self.sites.setdefault(
-                key, Dict(self.site(func.node, self.modules[self.project.entry]), items=dict(extra.items()))
-            )
+            closed, self.open_call = not self.open_call, False
+            key = (id(func.node), len(self.stack), f"kwargs {closed} " + ",".join(sorted(extra)))
+            site = self.site(func.node, self.modules[self.project.entry])
+            held = self.sites.setdefault(key, Dict(site, items=dict(extra.items()), closed=closed))
             values[p.star_kwarg.name.value] = (held,)
         return values, nodes
 

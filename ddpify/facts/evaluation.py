@@ -123,8 +123,12 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
         return known.problem
     if any(x.call is loader.call for x in facts.roles.training_loaders):
         return "the same DataLoader(...) makes the training loader"
-    if loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None]:
+    if known.draws is not None and known.draws.how == "dataset":
+        return "it is a stream"
+    if loader.arguments.get("sampler") and constants(loader.arguments["sampler"]) != [None] and known.plain is None:
         return "it has a sampler of its own"
+    if known.draws is not None or (known.plain is not None and known.plain.path != "sampler"):
+        return "it has a batch sampler of its own"
     if not known.is_simple and not isinstance(known.dataset, cst.Call):
         return "its dataset has no name of its own"
     if known.splat is not None and loader.unknown_splat:

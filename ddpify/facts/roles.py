@@ -103,7 +103,7 @@ def find_roles(flow: Flow) -> Roles:
                     roles.trained.append(core)
     roles.training_loaders = list(dict.fromkeys(roles.training_loaders))
     roles.trained = list(dict.fromkeys(roles.trained))
-    roles.epoch_loops = list(_epoch_loops(roles))
+    roles.epoch_loops = list(_epoch_loops(flow, roles))
     roles.passes = list(_passes(flow, roles))
     return roles
 
@@ -150,7 +150,14 @@ def loaders_in(value: Value) -> list[Obj]:
     return found
 
 
-def _epoch_loops(roles: Roles) -> Iterator[EpochLoop]:
+def hands_out(flow: Flow, loop: cst.CSTNode, loader: Obj | None = None) -> list[str]:
+    """`for loader in loaders:`: the names of the loop that hold loaders (this one)."""
+    names = [n for n in walk(loop.target) if isinstance(n, cst.Name)] if isinstance(loop, cst.For) else []
+    held = {n.value: [o for o in flow.values.get(n, ()) if isinstance(o, Loader)] for n in names}
+    return [name for name, loaders in held.items() if loaders and (loader is None or loader in loaders)]
+
+
+def _epoch_loops(flow: Flow, roles: Roles) -> Iterator[EpochLoop]:
     seen: set[tuple[int, int, int]] = set()
     for event in roles.backwards:
         for chain in event.frame.chains():
@@ -158,13 +165,14 @@ def _epoch_loops(roles: Roles) -> Iterator[EpochLoop]:
             steps.append((event.frame, event.stmt, event.loops))
             flat = [(loop, at) for at, (_, _, loops) in enumerate(steps) for loop in loops]
             for loader in roles.training_loaders:
-                found = [i for i, (loop, _) in enumerate(flat) if loader in loaders_in(loop.iterates)]
+                passing = [not hands_out(flow, loop.node) for loop, _ in flat]
+                found = [i for i, (lp, _) in enumerate(flat) if passing[i] and loader in loaders_in(lp.iterates)]
                 if not found:
                     continue
                 inner = found[0]
                 outer = inner - 1
-                while outer >= 0 and flat[outer][0].element is not None:
-                    outer -= 1  # `for phase in ['train', 'val']` is no epoch loop
+                while outer >= 0 and (flat[outer][0].element is not None or not passing[outer]):
+                    outer -= 1  # `for phase in ['train', 'val']` and `for loader in loaders` are no epoch loops
                 key = (id(loader), id(flat[inner][0].node), id(flat[outer][0].node) if outer >= 0 else 0)
                 if key in seen:
                     continue

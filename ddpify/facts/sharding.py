@@ -10,11 +10,11 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.dependencies import bindings, read_names
-from ddpify.facts.externals import is_iterable_dataset
 from ddpify.facts.phases import training_key
 from ddpify.facts.placing import statement_of
+from ddpify.facts.samplers import Draws, Plain, Unclear, own_sampler
 from ddpify.facts.summaries import loader_argument
-from ddpify.facts.values import Const, Dataset, Instance, Loader, Sampler, Site
+from ddpify.facts.values import Const, Loader, Sampler, Site
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -47,11 +47,29 @@ class LoaderFacts:
     hindrance: cst.BaseExpression | None = None
     #: the indices of a SubsetRandomSampler, as the script says them
     subset: str = ""
+    #: a RandomSampler or SequentialSampler of the script, which a DistributedSampler takes the place of
+    plain: Plain | None = None
+    #: a sampler, batch sampler or stream that is dealt out
+    draws: Draws | None = None
+
+    @property
+    def sampler_path(self) -> str:
+        """The way from the loader to its DistributedSampler."""
+        return self.plain.path if self.plain is not None else "sampler"
 
     @property
     def batch_size(self) -> cst.BaseExpression | None:
         """The argument of the call, by keyword or in its place."""
+        if self.plain is not None and self.plain.batch_size is not None:
+            return self.plain.batch_size
         return next((a.value for at, a in enumerate(self.call.args) if loader_argument(at, a) == "batch_size"), None)
+
+    @property
+    def data(self) -> str:
+        """How the dataset is written: `cfg["dataset"]` where it comes in by `**cfg`."""
+        if self.dataset is not None:
+            return self.source.code(self.dataset)
+        return f'{self.source.code(self.splat)}["dataset"]' if self.splat is not None else ""
 
     @property
     def is_simple(self) -> bool:
@@ -82,11 +100,19 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
     held = loader.arguments.get("shuffle", ()) if not subset_indices(loader) else (Const(True),)
     known = {bool(k) for k in constants(held) or ()} if constants(held) is not None else set()
     shuffles = known.pop() if len(known) == 1 else (False if not held else None)
+    own = own_sampler(facts, loader) if not subset_indices(loader) else None
+    plain, draws = own if isinstance(own, Plain) else None, own if isinstance(own, Draws) else None
+    if plain is not None or draws is not None:
+        shuffles = plain is not None and plain.shuffles
     in_splat = loader.splat is not None and "shuffle" in loader.splat.items and shuffle_arg is None
     if in_splat and loader.splat is not None and "shuffle" in loader.splat.maybe:
         shuffles = None
+    if loader.unknown_splat and shuffle_arg is None and not held and own is None:
+        shuffles = None
     drop = constants(loader.arguments.get("drop_last", (Const(False),)))
-    problem, hindrance = _problem(facts, loader, dataset_arg)
+    if plain is not None and plain.path != "sampler":
+        drop = [plain.drop_last]
+    problem, hindrance = (own.why, own.node) if isinstance(own, Unclear) else _problem(facts, loader, dataset_arg)
     return LoaderFacts(
         loader,
         source,
@@ -105,35 +131,14 @@ def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:
         problem,
         hindrance,
         subset_indices(loader),
+        plain,
+        draws,
     )
 
 
 def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> tuple[str, cst.BaseExpression | None]:
     """Why a loader cannot be given a DistributedSampler, and the argument that says so."""
-    arguments, call = loader.arguments, loader.call
-    written = {loader_argument(at, a): a.value for at, a in enumerate(call.args)} if call is not None else {}
-    code = loader.site.source.code
-    sampler = [o for o in arguments.get("sampler", ()) if not (isinstance(o, Const) and o.value is None)]
-    if "batch_sampler" in arguments and constants(arguments["batch_sampler"]) != [None]:
-        node = written.get("batch_sampler")
-        name = f" (`{code(node)}`)" if node is not None else ""
-        return f"it has a batch_sampler{name}, whose batches this version cannot deal out to ranks", node
-    if sampler and not all(is_distributed(o) for o in sampler) and not subset_indices(loader):
-        node = written.get("sampler")
-        name = next((o.name.rsplit(".", 1)[-1] for o in sampler if isinstance(o, Sampler)), "a sampler")
-        name += f" (`{code(node)}`)" if node is not None else ""
-        return f"it has {name}, and a DistributedSampler in its place would draw other samples", node
-    data = dataset.value if dataset is not None else None
-    name = f"`{code(data)}`" if data is not None else "its dataset"
-    for obj in loader.dataset:
-        if isinstance(obj, Instance) and obj.cls is not None and is_iterable_dataset(obj.cls.outside()):
-            stream = f"{name} is a {obj.cls.name}, an IterableDataset: a stream has no indices to share out"
-            return f"{stream}, shard it by rank in its __iter__", data
-        if isinstance(obj, Dataset) and obj.name.startswith("torchtext.datasets."):
-            what = obj.name.rsplit(".", 1)[-1]
-            return f"{name} is {what} of torchtext, a stream: it has no indices to share out", data
-        if isinstance(obj, Dataset) and "ChainDataset" in obj.name:
-            return f"{name} is a ChainDataset, a stream: it has no indices to share out", data
+    call, code = loader.call, loader.site.source.code
     others = [
         x
         for x in (*facts.roles.training_loaders, *facts.roles.evaluation_loaders)
@@ -143,7 +148,7 @@ def _problem(facts: Facts, loader: Loader, dataset: cst.Arg | None) -> tuple[str
     if any((x in facts.roles.training_loaders) != trains for x in others) and training_key(facts, loader.call) is None:
         both = f"the same call, `{code(call)}`," if call is not None else "the same call"
         return f"{both} makes a training loader and an evaluation loader; make them in two calls", None
-    if dataset is None:
+    if dataset is None and (loader.splat is None or "dataset" not in loader.splat.items):
         return "its dataset is not among the arguments that could be followed", None
     return "", None
 
@@ -173,11 +178,6 @@ def _bound_between(site: Site, indices: cst.BaseExpression, loader: Site) -> boo
     source, names = site.source, read_names(indices)
     start, end = source.span(site.node).end, source.span(loader.node).start
     return any(b.targets & names and start <= source.span(b.node).start < end for b in bindings(site.frame.node))
-
-
-def is_distributed(obj: object) -> bool:
-    """A sampler that shares out by rank: DistributedSampler, a slice by rank, or a class of the project."""
-    return not isinstance(obj, Sampler) or "Distributed" in obj.name
 
 
 def measured(facts: Facts, known: LoaderFacts) -> Iterator[tuple[Source, cst.Attribute]]:

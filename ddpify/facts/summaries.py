@@ -123,7 +123,10 @@ class Library(Factories):
         obj.arguments.update({name: value for name, (_, value) in zip(LOADER_ARGUMENTS, given, strict=False)})
         obj.arguments.update({name: value for name, (_, value) in named.items()})
         obj.dataset = obj.arguments.get("dataset", ())
-        obj.unknown_splat = any(arg.star for arg in node.args)
+        splats = [self.values.get(arg.value, ()) for arg in node.args if arg.star]
+        known = [o for splat in splats for o in splat if isinstance(o, Dict) and o.closed]
+        obj.splat = known[0] if len(known) == len(splats) == 1 else None
+        obj.unknown_splat = bool(splats) and obj.splat is None
         self.event("loader", node, frame, obj, "DataLoader")
         return NONE
 

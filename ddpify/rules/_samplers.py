@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpify.edits import Edit, SetArgument
+from ddpify.edits import Edit, Replace, SetArgument
 from ddpify.facts.sharding import LoaderFacts
 
 
@@ -13,15 +13,7 @@ def set_sampler(known: LoaderFacts, value: str) -> list[Edit]:
         text = f"sampler={value}"
         rest = [a for a in args[known.position + 1 :] if a.keyword is None and not a.star]
         if rest:  # DataLoader(ds, 8, True, None, None, 4): the sampler is the next place
-            return [
-                SetArgument(
-                    known.source,
-                    known.call,
-                    "sampler",
-                    value,
-                    (),
-                    ((known.position, "False"), (known.position + 1, value)),
-                )
-            ]
+            places = (args[known.position].value, "False"), (args[known.position + 1].value, value)
+            return [Replace(known.source, node, text) for node, text in places]
         return [SetArgument(known.source, known.call, "sampler", value, (), ((known.position, text),))]
     return [SetArgument(known.source, known.call, "sampler", value, ("shuffle",))]

@@ -10,6 +10,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, measured
+from ddpify.facts.summaries import loader_argument
 from ddpify.facts.trails import way_of_loader
 from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -135,6 +136,9 @@ class EvaluationNotExact(Rule):
         source = known.source
         name, edits = hoisted(facts, known, "val_set")
         value = f"range({dist}.get_rank(), len({name}), {dist}.get_world_size())"
+        if known.plain is not None:  # sampler=SequentialSampler(data)
+            own = f"range({dist}.get_rank(), len({known.plain.source.code(known.plain.data)}), {dist}.get_world_size())"
+            return [Replace(known.plain.source, known.plain.call, own), AddImport(known.plain.source, "dist")]
         edits += [*set_sampler(known, value), AddImport(source, "dist")]
         if known.splat_shuffles and known.splat is not None:
             splat = source.code(known.splat)
@@ -161,9 +165,12 @@ class EvaluationNotExact(Rule):
         assert e.batch_size is not None
         source = known.source
         dataset, edits = hoisted(facts, known, "val_set")
-        batches = (
-            f"BatchSampler(range(len({dataset})), {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
-        )
+        order = f"range(len({dataset}))"
+        if known.plain is not None and not known.plain.shuffles:
+            order = next(
+                source.code(a.value) for at, a in enumerate(known.call.args) if loader_argument(at, a) == "sampler"
+            )
+        batches = f"BatchSampler({order}, {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
         name = names.fresh("val_batches")
         line = f"{name} = list({names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
         positional = [at for at, a in enumerate(known.call.args) if a.keyword is None and at]

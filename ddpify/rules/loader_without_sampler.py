@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertAfter, InsertBefore, Replace
+from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants, origins
 from ddpify.facts.handmade import Unshared, hand_fed
@@ -14,9 +14,10 @@ from ddpify.facts.phases import training_key
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
 from ddpify.facts.shards import draws_for_itself, in_another_way
-from ddpify.facts.trails import shown, way_back, way_of_loader
+from ddpify.facts.trails import way_back, way_of_loader
 from ddpify.facts.values import FromBatch, Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._dealing import check_steps, dealt_out, from_splat, said_drop_last
 from ddpify.rules._global_batch import divided
 from ddpify.rules._samplers import set_sampler
 from ddpify.source import Source, walk
@@ -42,8 +43,12 @@ class LoaderWithoutSampler(Rule):
     loader that drops its last batch gets a sampler that drops, too. The number in `batch_size` stays and is per
     process; `--global-batch keep` divides it, and asks when it runs whether that can be done.
 
+    A RandomSampler or SequentialSampler gives way to a DistributedSampler of the same data. Every other sampler, and a
+    batch sampler, stays and is dealt out (`ShardedSampler`): rank 0 draws, and each rank gets as many of its samples or
+    batches. A stream (IterableDataset) is read by every rank, which keeps its own items (`ShardedStream`).
+
     ## When not
-    A custom sampler, a batch sampler or a stream is refused: what they draw would change.
+    A stream that draws its order anew on each rank is refused, and a sampler that could not be followed.
     """
 
     code = "DDP301"
@@ -149,18 +154,6 @@ class LoaderWithoutSampler(Rule):
                     f"the training DataLoader cannot be sharded: {known.problem}",
                     refuse=way_of_loader(facts.flow, facts.roles, loader, known.hindrance),
                 )
-            elif (
-                not known.subset
-                and loader.arguments.get("sampler")
-                and constants(loader.arguments["sampler"]) != [None]
-            ):
-                yield self.finding(
-                    known.source,
-                    known.call,
-                    f"the training DataLoader `{shown(known.source, known.call)}` has a sampler that ddpify could not "
-                    "follow",
-                    refuse=way_of_loader(facts.flow, facts.roles, loader),
-                )
             else:
                 yield self.shard(facts, known)
                 if facts.global_batch == "keep" and not divided(facts, known):
@@ -194,16 +187,19 @@ class LoaderWithoutSampler(Rule):
             message = f"the {what} of this DataLoader knows nothing of ranks: every rank draws the whole epoch"
             yield self.finding(known.source, known.call, message, left=_OF_A_DRAW)
         sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments
-        if not (sampled or known.problem or loader.unknown_splat or in_another_way(facts, loader)):
+        unclear = known.problem or known.draws is not None or loader.unknown_splat
+        if not (sampled or unclear or in_another_way(facts, loader)):
             edits = self.shard(facts, known).edits
             message = f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set"
             simple = not any(isinstance(e, AddHelper) for e in edits)
             yield self.finding(known.source, known.call, message, *(edits if simple else ()), unsafe=True)
 
     def dataset(self, known: LoaderFacts) -> str:
-        return known.source.code(known.dataset).split("\n")[0] if known.dataset is not None else "?"
+        return known.data.split("\n")[0]
 
     def shard(self, facts: Facts, known: LoaderFacts) -> Finding:
+        if known.plain is not None or known.draws is not None:
+            return self.dealt(facts, known)
         source = known.source
         name, edits = hoisted(facts, known, "train_set")
         if known.subset and known.dataset is not None:
@@ -218,7 +214,8 @@ class LoaderWithoutSampler(Rule):
         key = training_key(facts, known.call)
         options = ""
         if known.splat_shuffles and known.splat is not None:
-            options = f', shuffle={source.code(known.splat)}.pop("shuffle", False)'
+            options, more = from_splat(known, known.splat)
+            edits += more
         elif (
             (key is None or known.shuffles is None)
             and known.shuffle is not None
@@ -227,8 +224,8 @@ class LoaderWithoutSampler(Rule):
             options = f", shuffle={source.code(known.shuffle)}"
         elif known.shuffles is False:
             options = ", shuffle=False"
-        if known.drop_last is True:
-            options += ", drop_last=True"
+        if known.drop_last is not False and "drop_last" not in options:
+            options += f", drop_last={said_drop_last(known)}"
         value = f"{facts.names_of(source)['DistributedSampler']}({name}{options})"
         if key is not None:
             # {x: DataLoader(sets[x], shuffle=True) for x in ["train", "val"]}: the others keep their own order
@@ -243,7 +240,7 @@ class LoaderWithoutSampler(Rule):
         edits.append(AddImport(source, "DistributedSampler"))
         edits.extend(self.lengths(facts, known))
         if known.drop_last:
-            edits.extend(self.check_steps(facts, known))
+            edits.extend(check_steps(known))
         if facts.global_batch == "keep":
             edits.extend(divided(facts, known))
         moved = "shuffling moves into the sampler" if known.shuffles is not False else "the order stays"
@@ -254,6 +251,15 @@ class LoaderWithoutSampler(Rule):
             *edits,
             reason=f"each rank gets its own shard; {moved}",
         )
+
+    def dealt(self, facts: Facts, known: LoaderFacts) -> Finding:
+        """What the script draws by itself: by RandomSampler, a sampler of its own, whole batches, a stream."""
+        message, reason, edits = dealt_out(facts, known)
+        if known.drop_last and (known.draws is None or known.draws.how == "sampler"):
+            edits.extend(check_steps(known))
+        if facts.global_batch == "keep":
+            edits.extend(divided(facts, known))
+        return self.finding(known.source, known.call, message, *edits, reason=reason)
 
     def lengths(self, facts: Facts, known: LoaderFacts) -> Iterator[Edit]:
         """`len(loader.sampler)` was the number of samples of an epoch, and is one rank's share in a DistributedSampler.
@@ -283,15 +289,6 @@ class LoaderWithoutSampler(Rule):
                     left="Give the number of samples to the function",
                 )
 
-    def check_steps(self, facts: Facts, known: LoaderFacts) -> list[Edit]:
-        """drop_last may leave a rank without a single batch: then the script says so instead of training nothing."""
-        if not isinstance(known.stmt, cst.Assign) or known.stmt.value is not known.call:
-            return []
-        target = known.source.code(known.stmt.targets[0].target)
-        unit = "    "
-        text = 'raise ValueError("fewer samples per process than one batch: no training step would be made")'
-        return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
-
 
 def _divides(source: Source, part: cst.Attribute) -> bool:
     """`total / len(loader.sampler)`"""
@@ -307,9 +304,8 @@ def _divides(source: Source, part: cst.Attribute) -> bool:
 def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit]]:
     """The dataset as a name; made inside the call it gets a statement of its own (guarded where it downloads)."""
     source = known.source
-    assert known.dataset is not None
-    if known.is_simple or isinstance(known.dataset, cst.Subscript):
-        return source.code(known.dataset), []
+    if known.dataset is None or known.is_simple or isinstance(known.dataset, cst.Subscript):
+        return known.data, []
     name = facts.names_of(source).fresh(name)
     downloads = any(
         isinstance(n, cst.Arg)

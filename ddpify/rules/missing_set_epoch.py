@@ -9,11 +9,12 @@ import libcst as cst
 from ddpify.edits import Edit, Hoist, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.counting import counter, counts, first_statement
 from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.roles import EpochLoop, expression_for, loaders_in, loop_name
+from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loaders_in, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Ext, FromBatch, Iteration, Loader, Sampler
+from ddpify.facts.values import FromBatch, Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import Source, walk
 
@@ -105,7 +106,8 @@ class MissingSetEpoch(Rule):
         for epoch in facts.roles.epoch_loops:
             if epoch.loop is None or not self.shuffles(facts, epoch.loader):
                 continue
-            key = (id(epoch.loader.call), id(epoch.loop.node))
+            several = self.one_of_several(facts, epoch)
+            key = (id(epoch.batch_loop.node if several else epoch.loader.call), id(epoch.loop.node))
             if key in done:
                 continue
             done.add(key)
@@ -147,24 +149,26 @@ class MissingSetEpoch(Rule):
     def edit(self, facts: Facts, epoch: EpochLoop) -> Iterator[Finding]:
         assert epoch.loop is not None
         node = epoch.loop.node
+        several = self.one_of_several(facts, epoch)
         for at, (frame, stmt) in enumerate(epoch.way):
-            if not facts.editable(frame.source):
+            if not facts.editable(frame.source) or (several and frame is not epoch.batch_loop.frame):
                 continue
             within = node if at == 0 else None
-            loader = self.loader_in(facts, epoch, frame, within)
+            loader = several or self.loader_in(facts, epoch, frame, within)
             if loader is None:
                 continue
             edits: list[Edit] = []
             variable = self.variable(facts, epoch, frame, edits)
             if variable is None:
                 continue
-            if at == 0 and isinstance(node, (cst.For, cst.While)):
+            line = set_epoch(facts, epoch.loader, loader, variable)
+            if at == 0 and isinstance(node, (cst.For, cst.While)) and not several:
                 place = first_statement(node)
                 made = self.made_inside(facts, epoch, node)
-                edits.append(InsertBefore(frame.source, made or place, (f"{loader}.sampler.set_epoch({variable})",)))
+                edits.append(InsertBefore(frame.source, made or place, (line,)))
             else:
-                place = statement_of(frame.source, stmt)
-                edits.append(InsertBefore(frame.source, place, (f"{loader}.sampler.set_epoch({variable})",)))
+                place = statement_of(frame.source, epoch.batch_loop.node if several else stmt)
+                edits.append(InsertBefore(frame.source, place, (line,)))
             yield self.finding(
                 frame.source,
                 place,
@@ -189,6 +193,15 @@ class MissingSetEpoch(Rule):
             left="call loader.sampler.set_epoch(epoch) at the head of each epoch",
         )
 
+    def one_of_several(self, facts: Facts, epoch: EpochLoop) -> str:
+        """`for loader in loaders: for batch in loader:`: each of them, by the name that it has there."""
+        loop = epoch.batch_loop
+        for above in loop.frame.source.ancestors(loop.node):
+            for name in hands_out(facts.flow, above, epoch.loader):
+                if any(isinstance(n, cst.Name) and n.value == name for n in walk(getattr(loop.node, "iter", above))):
+                    return name
+        return ""
+
     def in_the_header(self, facts: Facts, epoch: EpochLoop) -> Finding | None:
         """`for x in DataLoader(...):` within the epoch: the loader gets a name first."""
         loop, (frame, _) = epoch.batch_loop.node, epoch.way[-1]
@@ -205,7 +218,7 @@ class MissingSetEpoch(Rule):
             "the loader of each epoch is shuffled anew",
             *edits,
             Hoist(frame.source, call, name, loop),
-            InsertBefore(frame.source, loop, (f"{name}.sampler.set_epoch({variable})",), last=True),
+            InsertBefore(frame.source, loop, (set_epoch(facts, epoch.loader, name, variable),), last=True),
             reason="the order of a DistributedSampler depends on its epoch",
         )
 
@@ -222,16 +235,15 @@ class MissingSetEpoch(Rule):
                 if at == 0 and isinstance(node, (cst.For, cst.While))
                 else statement_of(frame.source, stmt)
             )
-            return self.passes(frame.source, place, loader)
+            return self.passes(facts, frame.source, place, epoch.loader, loader)
         return None
 
-    def passes(self, source: Source, place: cst.CSTNode, loader: str) -> Finding:
-        line = f"{loader}.sampler.set_epoch({loader}.sampler.epoch + 1)"
+    def passes(self, facts: Facts, source: Source, place: cst.CSTNode, loader: Loader, name: str) -> Finding:
         return self.finding(
             source,
             place,
-            f"`{loader}` is shuffled anew in every pass",
-            InsertBefore(source, place, (line,)),
+            f"`{name}` is shuffled anew in every pass",
+            InsertBefore(source, place, (set_epoch(facts, loader, name),)),
             reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
         )
 
@@ -289,11 +301,12 @@ class MissingSetEpoch(Rule):
                     reads = loader in loaders_in(handed.iterates) and facts.editable(source) and name is not None
                     if reads and name is not None and id(handed.node) not in placed:
                         placed.add(id(handed.node))
-                        yield self.passes(source, statement_of(source, handed.node), name)
+                        yield self.passes(facts, source, statement_of(source, handed.node), loader, name)
                     found = found or reads
                 if found:
                     continue
-                for e in facts.flow.log.of("external"):
+                calls = facts.flow.log.of("external")
+                for e in calls:
                     if e.name != "builtins.iter" or loader not in e.value or not facts.editable(e.frame.source):
                         continue
                     name = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(
@@ -301,10 +314,10 @@ class MissingSetEpoch(Rule):
                     )
                     if name is not None and id(e.node) not in placed:
                         placed.add(id(e.node))
-                        yield self.passes(e.frame.source, statement_of(e.frame.source, e.node), name)
+                        yield self.passes(facts, e.frame.source, statement_of(e.frame.source, e.node), loader, name)
                     found = found or name is not None
-                if found:
-                    continue
+                if found or any(e.name == "itertools.cycle" and loader in e.value for e in calls):
+                    continue  # itertools.cycle keeps the batches of its one pass
                 yield self.finding(
                     known.source,
                     known.call,
@@ -313,41 +326,8 @@ class MissingSetEpoch(Rule):
                 )
 
 
-def counts(facts: Facts, node: cst.For) -> bool:
-    """Whether a loop counts: `range(n)`, `tqdm(range(n))`, `trange(n)`, `enumerate(...)`, `itertools.count()`."""
-    todo = list(facts.flow.values.get(node.iter, ()))
-    while todo:
-        obj = todo.pop()
-        if isinstance(obj, Iteration):
-            if obj.how in ("range", "enumerate"):
-                return True
-            todo.extend(o for part in obj.of for o in part)
-    called = facts.flow.values.get(node.iter.func, ()) if isinstance(node.iter, cst.Call) else ()
-    return any(isinstance(o, Ext) and o.name.endswith("count") for o in called)
-
-
-def counter(source: Source, node: cst.While) -> str | None:
-    """`while epoch < epochs:` with `epoch += 1` once in each turn, which nothing else in the loop sets."""
-    written = [source.code(t) for n in walk(node.body) for t in _targets(n) if isinstance(t, (cst.Name, cst.Attribute))]
-    for line in node.body.body:
-        for stmt in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            match stmt:
-                case cst.AugAssign(target=target, operator=cst.AddAssign(), value=cst.Integer(value="1")):
-                    name = source.code(target)
-                    if written.count(name) == 1:
-                        return name
-    return None
-
-
-def _targets(node: cst.CSTNode) -> list[cst.CSTNode]:
-    match node:
-        case cst.AssignTarget(target=target) | cst.AugAssign(target=target) | cst.AnnAssign(target=target):
-            return list(walk(target))
-        case cst.For(target=target) | cst.NamedExpr(target=target):
-            return list(walk(target))
-    return []
-
-
-def first_statement(node: cst.For | cst.While) -> cst.CSTNode:
-    first = node.body.body[0]
-    return first.body[0] if isinstance(first, cst.SimpleStatementLine) else first
+def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
+    """`loader.sampler.set_epoch(epoch)`; where nothing counts the passes, the sampler does."""
+    known = loader_facts(facts, loader)
+    sampler = f"{name}.{known.sampler_path if known is not None else 'sampler'}"
+    return f"{sampler}.set_epoch({epoch or f'{sampler}.epoch + 1'})"

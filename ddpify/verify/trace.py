@@ -80,7 +80,10 @@ class Step(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Pass(Event):
-    """One pass over one DataLoader; `indices` is None where samples have no number, `split` names a Subset's choice."""
+    """One pass over one DataLoader; `indices` is None where samples have no number, `split` names a Subset's choice.
+
+    `batch`: how many samples the longest batch had, where a batch sampler of the script deals them.
+    """
 
     kind: ClassVar[str] = "pass"
     loader: int = 0
@@ -91,6 +94,7 @@ class Pass(Event):
     epoch: int | None = None
     drop_last: bool = False
     drawn: int = 0
+    batch: int = 0
     training: bool = False
     steps: int = 0
     grad: bool = True  # gradients were on while it gave a batch

@@ -113,6 +113,11 @@ BAD: list[tuple[str, str, Trace]] = [
         trace([drawn(3, 1, 0, 2, sampler="RandomSampler")], [drawn(3, 1, 0, 2, sampler="RandomSampler")]),
     ),
     ("disjoint_shards", "2 samples drawn by more than one rank", trace([drawn(0, 1, 2)], [drawn(1, 2, 3)])),
+    (
+        "disjoint_shards",
+        "4 samples drawn by more than one rank (Own)",
+        trace([drawn(0, 1, 2, 3, sampler="Own")], [drawn(3, 2, 1, 0, sampler="Own")]),
+    ),
     ("disjoint_shards", "together drew 3 of 4 samples", trace([drawn(0, 1)], [drawn(2)])),
     (
         "same_split",
@@ -302,6 +307,10 @@ def test_says_what_it_holds(cls: type[Check]) -> None:
         ("disjoint_shards", trace([drawn(0, 1, size=3)], [drawn(2, 0, size=3)])),
         # a sampler that drops the last samples need not deal them all out
         ("disjoint_shards", trace([drawn(0, drop_last=True)], [drawn(1, drop_last=True)])),
+        # whole batches that are dealt out: the first one again where they do not divide
+        ("disjoint_shards", trace([drawn(0, 1, sampler="B", batch=2)], [drawn(0, 1, 2, sampler="B", batch=2)])),
+        # a sampler of the script's own need not draw every sample
+        ("disjoint_shards", trace([drawn(0, sampler="ShardedSampler")], [drawn(1, sampler="ShardedSampler")])),
         # what the script keeps equal itself may stay outside the wrapper
         ("wrapped", trace([WRAP, step(1, "aa", outside=4)], [WRAP, step(1, "aa", outside=4)])),
         # a share that the script took itself is no split
@@ -339,6 +348,7 @@ def test_is_not_over_strict(name: str, run: Trace) -> None:
     [
         # a sampler with replacement deals out no partition
         ("disjoint_shards", trace([drawn(0, 0, 0, sampler="W")], [drawn(1, 0, 1, sampler="W")])),
+        ("disjoint_shards", trace([drawn(0, 1, sampler="ShardedSampler")], [drawn(1, 0, sampler="ShardedSampler")])),
         # killed ranks prove nothing by having fewer steps
         ("same_step_count", trace([step(1), step(2)], [step(1)], timed_out=True)),
         ("group_destroyed", trace([INIT, end("cut"), {**GONE, "initialized": None}])),

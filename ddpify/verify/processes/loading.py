@@ -10,7 +10,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
@@ -37,7 +37,8 @@ class Pass:
         self.subset = loader.dataset if isinstance(loader.dataset, Subset) else None
         self.indices: list[int] | None = []
         self.iterator: weakref.ref[Any] | None = None
-        self.drawn = self.steps = self.batches = 0
+        self.drawn = self.steps = self.batches = self.longest = 0
+        self.own_batches = sampler is loader.batch_sampler and sampler is not None
         self.active = self.training = self.grad = False
         self.begun = round(time.time(), 3)
         self.facts: dict[str, object] = {
@@ -53,7 +54,9 @@ class Pass:
 
     @staticmethod
     def _sampler(loader: Any) -> Any:
-        """The sampler that deals out single samples; a batch sampler may hold it."""
+        """The sampler that deals out single samples, which a batch sampler may hold; or the script's batch sampler."""
+        if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+            return loader.batch_sampler
         held = getattr(loader.batch_sampler, "sampler", None)
         return held if isinstance(held, DistributedSampler) else loader.sampler
 
@@ -65,6 +68,7 @@ class Pass:
             self.indices = None
             return
         self.drawn += len(new)
+        self.longest = max(self.longest, len(new))
         if self.indices is not None and len(self.indices) < MOST_INDICES:
             self.indices += new
 
@@ -77,8 +81,9 @@ class Pass:
         while indices is not None and isinstance(inner, Subset):
             indices = [int(inner.indices[i]) for i in indices]
             inner = inner.dataset
-        ended = {"drawn": self.drawn, "training": self.training, "steps": self.steps, "complete": complete}
-        more = {"grad": self.grad, "begun": self.begun, "split": split, "indices": indices}
+        batch = self.longest if self.own_batches else 0
+        ended = {"drawn": self.drawn, "batch": batch, "steps": self.steps, "complete": complete}
+        more = {"training": self.training, "grad": self.grad, "begun": self.begun, "split": split, "indices": indices}
         return {**self.facts, **ended, **more}
 
 
