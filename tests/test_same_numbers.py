@@ -20,6 +20,7 @@ SHAPES = (
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
     Shape("meters_and_patience"),
     Shape("per_class_counts"),
+    Shape("ratios_of_batches"),
     Shape("scaled_sums", doubled=(("default=6", "default=12"),)),
     Shape("sums_by_hand", own="^  .* of "),
     Shape("tiny_evaluation"),
@@ -208,6 +209,17 @@ DAMAGES = (
             ("correct, len(valid_dataloader))", "correct), len(valid_dataloader)"),
         ),
         "mean loss .* and not",
+    ),
+    Damage(
+        "a ratio of each batch is taken of other batches",
+        "ratios_of_batches",
+        (
+            (
+                "one_loader = DataLoader(part, batch_sampler=val_batches)",
+                "one_loader = DataLoader(part, 7, sampler=range(dist.get_rank(), len(part), dist.get_world_size()))",
+            ),
+        ),
+        "^'one .* and not",
     ),
     Damage(
         "an evaluation by batch deals samples",

@@ -92,6 +92,13 @@ SURFACE = frozenset(
 _CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist", "argmax"})
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 
+_KEPT = """
+item tolist float double int long half bfloat16 to type type_as astype cpu cuda detach clone numpy contiguous
+view reshape squeeze unsqueeze neg mul div requires_grad_ retain_grad register_hook
+"""
+#: methods that leave a sum what it is, or are linear in it
+_LINEAR = frozenset(_KEPT.split())
+
 
 class Methods(Expressions):
     """Calls of methods outside the project."""
@@ -209,7 +216,7 @@ class Methods(Expressions):
             return (Data("int", "size", known),)
         elif name in ("append", "add_", "extend"):
             return NONE
-        elif agg not in ("sample", "sum", "mean", "size"):
+        elif agg not in ("sample", "sum", "mean", "size") or (agg in ("sum", "size") and name not in _LINEAR):
             agg = "other"
         parts = [d for d in (data_of(v) for _, v in given) if d is not None]
         if agg in ("other",) and any(p.agg == "sample" for p in parts):

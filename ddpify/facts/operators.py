@@ -9,7 +9,21 @@ import libcst as cst
 from ddpify.facts.contents import constants, data_of, join, origins, parameters_in
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import State
-from ddpify.facts.values import Const, Data, Dataset, Loader, Module, Obj, Optimizer, Origin, Parameters, Seq, Value
+from ddpify.facts.values import (
+    Const,
+    Data,
+    Dataset,
+    FromBatch,
+    FromForward,
+    Loader,
+    Module,
+    Obj,
+    Optimizer,
+    Origin,
+    Parameters,
+    Seq,
+    Value,
+)
 
 #: What is made once where it is made: `dataset is train_set` compares the objects.
 _MADE_ONCE = (Dataset, Loader, Module, Optimizer)
@@ -49,7 +63,12 @@ class Operators(State):
         )
         if operator == "Divide" and form == "int":
             form = "float"
-        return (Data(form, combined(operator, a.agg, b.agg), known, tensor and a.on_cpu and b.on_cpu),)
+        agg = combined(operator, a.agg, b.agg)
+        if operator == "Divide" and agg in ("sum", "size") and b.agg == "other" and _of_batch(two):
+            agg = "mean"  # hits / n_words: a number of the batch itself
+        elif operator in ("Add", "Subtract") and 0 in (left or right or ()):
+            agg = a.agg if right else b.agg  # loss = 0; loss = loss + out.sum()
+        return (Data(form, agg, known, tensor and a.on_cpu and b.on_cpu),)
 
     def concatenated(self, parts: Sequence[Obj], node: cst.CSTNode, frame: Frame) -> Value:
         if any(isinstance(p, Parameters) for p in parts):
@@ -108,6 +127,10 @@ class Operators(State):
         return (Data(form, "sample" if sample else "other", frozenset().union(*map(origins, values))),)
 
 
+def _of_batch(value: Value) -> bool:
+    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))
+
+
 def fold(operator: str, a: object, b: object) -> object | None:
     """Arithmetic on literals."""
     if isinstance(a, str) and isinstance(b, str) and operator == "Add":
@@ -132,24 +155,30 @@ def fold(operator: str, a: object, b: object) -> object | None:
 
 
 def combined(operator: str, a: str, b: str) -> str:
-    """How the result of an operation relates to the samples of a batch."""
+    """How the result of an operation relates to the samples of a batch.
+
+    A sum over the samples stays one under what is linear only; a mean becomes another number per batch.
+    """
     pair = {a, b}
-    if operator == "Multiply":
-        if pair == {"mean", "size"}:
-            return "sum"  # loss.item() * images.size(0)
-        if pair <= {"size", "const"} and "size" in pair:
-            return "size"
-    if operator == "Divide" and a in ("sum", "size") and b == "size":
-        return "mean"
-    if operator == "Divide" and b in ("const", "other", "length"):
-        return a
-    if "sample" in pair:
+    if "sample" in pair and not (operator == "Divide" and b in ("const", "other", "length")):
         return "sample"
-    if a == b:
-        return a
-    for kept in ("sum", "mean", "size"):
-        if pair == {kept, "const"}:
-            return kept
-    if pair == {"sum", "size"} and operator in ("Add", "Subtract"):
-        return "sum"
+    match operator:
+        case "Multiply":
+            if pair == {"mean", "size"}:
+                return "sum"  # loss.item() * images.size(0)
+            return (
+                next((k for k in ("sum", "size", "mean", "const") if pair <= {k, "const"}), "other")
+                if a != b
+                else (a if a == "const" else "other")
+            )
+        case "Divide":
+            if a in ("sum", "size") and b in ("sum", "size"):
+                return "mean" if a == "sum" or b == "sum" else "other"
+            return a if b in ("const", "other", "length") or a == b == "mean" else "other"
+        case "Add" | "Subtract":
+            if pair == {"sum", "size"}:
+                return "sum"
+            return a if a == b else "mean" if pair == {"mean", "const"} else "other"
+    if pair <= {"mean", "const"}:
+        return "mean" if "mean" in pair else "const"
     return "other"

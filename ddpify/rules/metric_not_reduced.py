@@ -238,7 +238,8 @@ class MetricNotReduced(Rule):
         sums = [a for a in loop.accumulators if a.read_after and a.fresh]
         if loop.dealt:
             # nothing else is any rank's own: what the sums are divided by counts the whole
-            yield from self.unreduced(facts, loop, [a for a in loop.accumulators if a.read_after and not a.fresh])
+            kept = [a for a in loop.accumulators if a.read_after and not a.fresh and not counts_batches(loop, a)]
+            yield from self.unreduced(facts, loop, kept)
         elif loop.training:
             kept = [a for a in loop.accumulators if a.read_after and not a.fresh and not counts_batches(loop, a)]
             yield from self.unreduced(facts, loop, kept)

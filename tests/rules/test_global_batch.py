@@ -60,6 +60,12 @@ def test_a_sum_is_multiplied() -> None:
     assert "(net(x).sum() * dist.get_world_size()).backward()" in kept("data, batch_size=8", "net(x).sum()").text
 
 
+def test_a_sum_that_is_divided_by_a_sum_of_its_batch_is_none() -> None:
+    found = kept("data, batch_size=8", "(net(x).sum() / (x > 0).sum())")
+    assert "(net(x).sum() / (x > 0).sum()).backward()" in found.text
+    assert any("divides by `(x > 0).sum()`" in f.message for f in found.plan.notes)
+
+
 def test_the_number_of_an_evaluation_stays() -> None:
     text = SCRIPT.format(arguments="data, batch_size=8", loss="net(x).mean()")
     both = """loaders = {x: DataLoader(data, batch_size=8, shuffle=x == "fit") for x in ["fit", "check"]}"""

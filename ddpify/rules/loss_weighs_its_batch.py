@@ -1,0 +1,59 @@
+"""DDP510: losses that divide by the weights of their own batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.facts import Facts
+from ddpify.facts.weighted import weighted_losses
+from ddpify.rules._base import Converts, Finding, Rule, Severity
+
+
+class LossWeighsItsBatch(Rule):
+    """The loss divides by the weights of its batch, and each rank has a batch of its own.
+
+    ## What it does
+    Finds training losses that are weighted means: class weights (`CrossEntropyLoss(weight=...)`), ignored targets
+    (`ignore_index`), masks (`(loss * mask).sum() / mask.sum()`). The report names them.
+
+    ## Why is this bad?
+    One process divides by the weights of all samples of a step. Each rank divides by those of its own batch, and DDP
+    averages the results: a rank with few valid targets counts as much as one with many. Where batches are alike the
+    difference is small; where some have almost no valid target it is not.
+
+    ## Fix
+    Divide the sum by the weights of all ranks: add them up with `dist.all_reduce`, and multiply by the world size.
+    """
+
+    code = "DDP510"
+    severity = Severity.INFO
+    references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html",)
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8).long()), batch_size=2)
+            net = nn.Linear(4, 3)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            criterion = nn.CrossEntropyLoss(ignore_index=0)
+            for x, y in loader:
+                loss = criterion(net(x), y)
+                loss.backward()
+                optimizer.step()
+            """,
+            gives=("    loss.backward()",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        for source, node, by in weighted_losses(facts) if facts.converting else ():
+            code = source.code(node).split("\n")[0]
+            yield self.finding(
+                source,
+                node,
+                f"`{code}` divides by {by}: each rank goes by its own batch there, so a step is not quite that of one "
+                "process where batches differ in them",
+                note=True,
+            )
