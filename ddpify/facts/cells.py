@@ -87,7 +87,8 @@ def _attribute(flow: Flow, node: cst.Attribute, at: _At) -> Cell | Given | str:
     events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
     if holders and events:
         mine = [e for e in events if e.seq < at.event.seq and at.module in _roots(e.value)] or events
-        given = _handed_on(mine[-1]) if len(holders) > 1 or any(mine[-1].all_loops()) else None
+        anew = len(holders) > 1 or any(mine[-1].all_loops()) or _called_elsewhere(flow, at, name)
+        given = _handed_on(mine[-1]) if anew else None
         if given is not None:
             return Given(mine[-1].frame, given, name)
         return Cell(events[-1].frame, events[-1].frame.source.code(events[-1].node), events)
@@ -100,6 +101,19 @@ def _attribute(flow: Flow, node: cst.Attribute, at: _At) -> Cell | Given | str:
     if sets:
         return Cell(sets[-1].frame, code, sets)
     return given_to(held, name) or f"`{code}` is an attribute of something that ddpify could not follow"
+
+
+def _called_elsewhere(flow: Flow, at: _At, name: str) -> bool:
+    """`attack.model(x)` and `net(x)`: the model is called by another name than the attribute, too."""
+    calls = (e for e in flow.log.of("forward") if e.grad is not False and e.obj is not None)
+    return any(
+        isinstance(e.node, cst.Call)
+        and isinstance(e.node.func, cst.Name)
+        and e.node.func.value != name
+        and at.module in _roots((e.obj,))
+        for e in calls
+        if e.obj is not None
+    )
 
 
 def _handed_on(event: Event) -> cst.Name | None:

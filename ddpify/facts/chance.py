@@ -55,6 +55,9 @@ def ways_of_chance(
         ):
             continue
         for d in known.of(part, frame):
+            given = flow.values.get(d.node, ())
+            if given and not by_chance(given):
+                continue  # the other branch: `folder = args.folder`
             yield from ways_of_chance(flow, known, d.node, d.frame, seen, d, depth - 1)
 
 

@@ -101,7 +101,7 @@ def modules(value: Value) -> list[Module]:
         if isinstance(obj, Module):
             found.append(obj)
         elif isinstance(obj, Wrapped):
-            found.extend(modules(obj.module))
+            found.extend(modules(tuple(o for o in obj.module if o is not obj)))
         elif isinstance(obj, Thing) and obj.module is not None:
             found.append(obj.module)
         elif isinstance(obj, Seq):

@@ -131,6 +131,9 @@ class State:
     ) -> Value:
         raise NotImplementedError
 
+    def import_module(self, source: Source, frame: Frame, stmt: cst.CSTNode) -> Frame:
+        raise NotImplementedError
+
     def callbacks(self, given: list[Given], named: dict[str, Given], node: cst.CSTNode, frame: Frame) -> None:
         raise NotImplementedError
 

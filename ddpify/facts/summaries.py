@@ -21,6 +21,7 @@ from ddpify.facts.values import (
     Func,
     Iteration,
     Loader,
+    Mod,
     Mode,
     Obj,
     Optimizer,
@@ -61,6 +62,10 @@ def loader_argument(at: int, arg: cst.Arg) -> str:
     return LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
 
 
+#: What stands for a module of which nothing is known but that it is one.
+RUN_TIME_MODULE = "<chosen at run time>"
+
+
 class Library(Factories):
     """Summaries of functions and classes outside the project."""
 
@@ -72,6 +77,8 @@ class Library(Factories):
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("external", node, frame, ext, name, given[0][1] if given else (), extra=extra)
+        if name == "importlib.import_module":
+            return self.module_by_name(given[0][1] if given else (), node, frame)
         if name.startswith("builtins."):
             return self.builtin(name[9:], node, given, named, frame)
         if name.startswith("itertools."):
@@ -91,6 +98,17 @@ class Library(Factories):
         if role in ("loss", "sum", "mean", "number", "same", "metric"):
             return self.computed(role, name, given, named, known)
         return self.make_thing(role, name, node, given, named, known, frame)
+
+    def module_by_name(self, given: Value, node: cst.Call, frame: Frame) -> Value:
+        """`importlib.import_module("models.net")`; by a name that is known at run time only, one of a library."""
+        known = constants(given)
+        if known is None or len(known) != 1 or not isinstance(known[0], str):
+            return (Ext(RUN_TIME_MODULE),)
+        source = self.project.find(known[0])
+        if source is None:
+            return (Ext(known[0]),)
+        self.import_module(source, frame, node)
+        return (Mod(source),)
 
     # -- data -------------------------------------------------------------------------------------------------
 

@@ -145,6 +145,15 @@ class _Search:
         parallel = {id(e.stmt) for e in flow.log.of("dataparallel")}
         # model = nn.DataParallel(model) is taken out: nothing can stand behind it
         binds = sorted([e for e in binds if id(e.stmt) not in parallel] or binds, key=lambda e: e.seq)
+        # net = net.train() in the loop that trains: the same module again
+        outer = {id(lp.node) for lp in binds[0].loops} if binds else set()
+        binds = [
+            e
+            for e in binds
+            if all(id(lp.node) in outer for lp in e.loops)
+            or e.kind not in ("bind", "set")
+            or e.frame is not binds[0].frame
+        ]
         if not binds:
             return self.none(f"`{target}` is not assigned where ddpify could follow it")
         frame = _declaring(binds, target, cell.frame)

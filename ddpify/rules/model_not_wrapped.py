@@ -19,6 +19,7 @@ from ddpify.facts.unused import left_out
 from ddpify.facts.values import Const, Device, FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._unread import unread
 from ddpify.source import walk
 
 _COLLECTIVE = re.compile(r"\b(all_gather|all_reduce|all_to_all|reduce_scatter|world_size)\w*")
@@ -197,6 +198,7 @@ class ModelNotWrapped(Rule):
                     reason="gradients of all ranks are averaged in backward"
                     + (f"; forwards leave `{loose}` out at times, which DDP has to look for" if loose else ""),
                 )
+        yield from unread(self, facts)
         if not facts.wraps:
             yield self.untraced(facts)
         else:

@@ -68,6 +68,11 @@ def test_the_rank_that_removes_a_directory_makes_it_anew() -> None:
             "stamp = broadcast_value(time.strftime('%H%M%S'))",
         ),
         (
+            "stamp = time.strftime('%H%M%S')\nfolder = 'runs'\nif os.environ.get('RUN'):\n    folder += stamp\n"
+            "else:\n    folder = os.path.join(folder, os.environ['NAME'])\nos.makedirs(folder)",
+            "stamp = broadcast_value(time.strftime('%H%M%S'))",
+        ),
+        (
             "folder = f'runs/{datetime.now():%H%M}'\nos.makedirs(folder)",
             "folder = broadcast_value(f'runs/{datetime.now():%H%M}')",
         ),
