@@ -14,9 +14,9 @@ from ddpify.facts.externals import LEAVES
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import is_guard
-from ddpify.facts.single import Single, asks_launch
+from ddpify.facts.single import Single, asks_launch, ends_job
 from ddpify.facts.values import Const, Data, Ext, Func, Thing
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 #: Calls whose result is the same on every rank.
 _AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast\w*|all_reduce|all_gather\w*)")
@@ -142,7 +142,8 @@ class Ranks:
                 case cst.IndentedBlock(body=body) | cst.Module(body=body):
                     before = body[: next((i for i, s in enumerate(body) if s is below), len(body))]
                     for s in before:
-                        if isinstance(s, cst.If) and self.leaves(s) and self.tests_rank(s.test, frame):
+                        ways_out = isinstance(s, cst.If) and self.leaves(s) and not (self.strict and ends_job(s))
+                        if isinstance(s, cst.If) and ways_out and self.tests_rank(s.test, frame):
                             yield s, False
                 case cst.FunctionDef():
                     for d in above.decorators:
@@ -237,12 +238,16 @@ class Ranks:
         return d.event is not None and self.limited(d.event.node, d.frame)
 
     def call(self, node: cst.Call, frame: Frame, index: int | None) -> bool:
+        if not self.definitions.callees(node, frame) and _RANK_CALLS.fullmatch(dotted(node.func)):
+            return True  # get_rank(), of a `from utils import *` that is not there
         for obj in self.flow.values.get(node.func, ()):
             if isinstance(obj, Ext):
                 if _RANK_CALLS.fullmatch(obj.name):
                     return True
                 if obj.name in _READS_ENVIRONMENT:
                     return bool(node.args) and self.variable(node.args[0].value)
+                if self.strict and obj.name.startswith("os."):
+                    return False  # os.path.isfile(f"memory_{rank}.pt"): there, or not, for all of them
                 if _PLAIN.fullmatch(obj.name):
                     return any(self.differs(a.value, frame) for a in node.args)
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in (
@@ -284,7 +289,8 @@ class Ranks:
 
     def spawned_rank(self, name: str, frame: Frame) -> bool:
         """The first parameter of a function that is spawned is its rank."""
-        if frame.func is None or not any(id(e.call) in self.spawns for e in frame.entries):
+        alike = self.definitions.frames.get(id(frame.node), [frame])  # other calls of the function set the same fields
+        if frame.func is None or not any(id(e.call) in self.spawns for f in alike for e in f.entries):
             return False
         params = [*frame.func.node.params.posonly_params, *frame.func.node.params.params]
         first = params[1:] if frame.func.bound is not None else params

@@ -17,6 +17,7 @@ _JOINS = re.compile(
     r"torch\.distributed\.(\w+\.)*(init_process_group|get_rank|get_world_size|barrier|all_\w+|broadcast\w*)"
     r"|torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)"
 )
+_WORDS = frozenset({"get_rank", "init_process_group", "DistributedDataParallel", "DistributedSampler"})
 
 
 class Single:
@@ -56,8 +57,11 @@ class Single:
     @functools.cached_property
     def marks(self) -> set[int]:
         """The calls that only a distributed run makes."""
+        events = self.flow.log.events
         return {
-            id(e.node) for e in self.flow.log.events if (e.kind == "external" and self.joins(e.name)) or _is_ours(e.obj)
+            id(e.node)
+            for e in events
+            if (e.kind == "external" and self.joins(e.name)) or (e.kind in ("new", "sampler") and _is_ours(e.obj))
         }
 
     def joins(self, name: str) -> bool:
@@ -65,8 +69,17 @@ class Single:
 
 
 def _names_rank(node: cst.CSTNode) -> bool:
-    """`os.environ["LOCAL_RANK"]`"""
+    """`os.environ["LOCAL_RANK"]`, and `get_rank` in code that the flow did not reach."""
+    if isinstance(node, cst.Name):
+        return node.value in _WORDS
     return isinstance(node, cst.SimpleString) and node.evaluated_value in ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+
+
+def ends_job(stmt: cst.If) -> bool:
+    """`if bad: raise ValueError`: torchrun ends all ranks then."""
+    last = stmt.body.body[-1] if stmt.body.body else None
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    return isinstance(small, (cst.Raise, cst.Expr))
 
 
 def _is_ours(obj: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -181,6 +182,7 @@ class AttributeThroughWrapper(Rule):
                 or e.frame.source is not facts.source
                 or id(e.node) in seen
                 or not e.obj.module
+                or self.is_unwrapped(facts, e.node)
             ):
                 continue
             seen.add(id(e.node))
@@ -196,6 +198,15 @@ class AttributeThroughWrapper(Rule):
                 )
                 edits = self.unwrapped(facts, e.node)
                 yield self.finding(facts.source, e.node, f"`{code}` {why}", *edits)
+
+    def is_unwrapped(self, facts: Facts, node: cst.CSTNode) -> bool:
+        """`raw = model.module if ddp else model`, of which the flow knows both."""
+        base = node.value if isinstance(node, (cst.Attribute, cst.Subscript)) else node
+        held = facts.flow.values.get(base, ())
+        if not held or all(isinstance(o, Wrapped) for o in held):
+            return False
+        name = re.escape(facts.source.code(base))
+        return re.search(rf"\b{name}\s*=[^=\n]*\.module\b", facts.source.text) is not None
 
     def unwrapped(self, facts: Facts, node: cst.CSTNode) -> tuple[Edit, ...]:
         """`ddp.module.tau`, where the name holds the wrapper and nothing else."""

@@ -70,7 +70,7 @@ class DataparallelRemnant(Rule):
             done.add(id(e.node))
             source = e.frame.source
             code = source.code(e.node).split("\n")[0]
-            if not facts.converting and guarded(e, facts.flow):
+            if not facts.converting and (guarded(e, facts.flow) or self.is_choice(facts, e)):
                 continue
             if not facts.converting:
                 yield self.finding(source, e.node, f"`{code}` drives several GPUs from each process")
@@ -80,6 +80,11 @@ class DataparallelRemnant(Rule):
             )
         if facts.converting and done:
             yield from self.around(facts)
+
+    def is_choice(self, facts: Facts, e: Event) -> bool:
+        """`if args.n_gpu > 1: model = nn.DataParallel(model)` in a script that wraps with DDP elsewhere."""
+        wraps = any(isinstance(w.obj, Wrapped) for w in facts.flow.log.of("new"))
+        return wraps and any(isinstance(a, cst.If) for a in e.frame.source.ancestors(e.node))
 
     def take_out(self, source: Source, e: Event) -> Edit:
         """`model = nn.DataParallel(model)` goes as a whole; else the module stands in the place of the call."""

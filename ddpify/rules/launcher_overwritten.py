@@ -15,21 +15,21 @@ from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Finding, Good, Rule
 from ddpify.source import walk
 
-_SET = frozenset({"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
+_SET = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"})
 _GIVEN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 _READS = frozenset({"os.environ.get", "os.getenv"})
 
 
 class LauncherOverwritten(Rule):
-    """The script sets an address or rank that torchrun has set.
+    """The script sets an address that torchrun has set.
 
     ## What it does
-    Finds `os.environ["MASTER_PORT"] = "29500"` and its kin (MASTER_ADDR, RANK, LOCAL_RANK, WORLD_SIZE, each with a
-    fixed value, under no test) in scripts that take their rank from torchrun's environment.
+    Finds `os.environ["MASTER_PORT"] = "29500"` and its kin (MASTER_ADDR, WORLD_SIZE, each with a fixed value, under no
+    test) in scripts that take their rank from torchrun's environment.
 
     ## Why is this bad?
     torchrun holds the port that it chose: ranks that look for another one wait for each other until the timeout. On
-    several nodes `localhost` is another machine on each, and a fixed rank makes all of them the same one.
+    several nodes `localhost` is another machine on each.
 
     ## Fix
     Take it out: torchrun sets all of these.
@@ -67,6 +67,8 @@ class LauncherOverwritten(Rule):
         if facts.converting or ranks(facts.flow).spawns or not self.is_launched(facts):
             return
         seen: set[int] = set()
+        if any(self.key(facts, e) in ("RANK", "LOCAL_RANK") for e in facts.flow.log.of("store")):
+            return  # started by hand, on each machine with its own number
         for e in facts.flow.log.of("store"):
             key = self.key(facts, e)
             value = getattr(e.stmt, "value", None)

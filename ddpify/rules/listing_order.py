@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Iteration
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
 _TAKES_ORDER = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
@@ -77,6 +77,8 @@ class ListingOrder(Rule):
             listing = e.name in _LISTS and not self.ordered(source, e.node)
             if not (listing or self.of_set(facts, e)) or e.seq > first or any(e.loops):
                 continue
+            if not facts.converting and self.takes_none(source, e.node):
+                continue
             seen.add(id(e.node))
             edit: Edit
             if listing:
@@ -101,6 +103,28 @@ class ListingOrder(Rule):
             return True
         call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
         return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _NO_ORDER
+
+    def takes_none(self, source: Source, node: cst.Call) -> bool:
+        """`if os.listdir(d):`, `names = os.listdir(d)` and `names.sort()` or `sorted(names)` later on."""
+        parent = source.parents.get(node)
+        if isinstance(parent, (cst.BooleanOperation, cst.UnaryOperation, cst.If, cst.While, cst.Assert)):
+            return True
+        if not isinstance(parent, cst.Assign):
+            return False
+        owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
+        names = {t.target.value for t in parent.targets if isinstance(t.target, cst.Name)}
+        start = source.span(node).start
+        for call in (n for n in walk(owner) if isinstance(n, cst.Call) and source.span(n).start > start):
+            match call:
+                case cst.Call(func=cst.Name(value="sorted"), args=[cst.Arg(value=cst.Name(value=name)), *_]):
+                    pass
+                case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
+                    pass
+                case _:
+                    continue
+            if name in names:
+                return True
+        return False
 
     def of_set(self, facts: Facts, e: Event) -> bool:
         """`list(set(...))`, `enumerate(words)` of a set"""

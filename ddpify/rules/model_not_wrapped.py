@@ -172,10 +172,10 @@ class ModelNotWrapped(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             if facts.roles.wrapped:
-                for w in facts.wraps:
-                    node = w.node if isinstance(w, NoWrapPoint) else w.module.site.node
-                    if w.source is facts.source and node in w.source.parents and not talks(w.module):
-                        yield self.finding(w.source, node, f"`{self.name_of(w)}` is trained without a DDP wrapper")
+                for point in facts.wrap_points:
+                    source, node = point.source, point.module.site.node
+                    if source is facts.source and node in source.parents and not talks(point.module):
+                        yield self.finding(source, node, f"`{self.name_of(point)}` is trained without a DDP wrapper")
             return
         for w in facts.wraps:
             if isinstance(w, NoWrapPoint):

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import Append, Edit
 from ddpify.facts import Facts
-from ddpify.facts.values import Dict, Seq, StateDict, Value, Wrapped
+from ddpify.facts.values import Dict, Module, Seq, StateDict, Value, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.attribute_through_wrapper import raw_findings
 from ddpify.source import walk
@@ -81,8 +81,11 @@ class StateDictThroughWrapper(Rule):
         if facts.converting:
             yield from raw_findings(self, facts, ("state",), "checkpoints keep the original's keys")
             return
+        seen: set[int] = set()
         for e in facts.external("torch.save"):
-            if e.frame.source is facts.source and any(self.wrapped(v) for v in e.extra.values()):
+            given = any(self.wrapped(v) for v in e.extra.values())
+            if id(e.node) not in seen and e.frame.source is facts.source and given:
+                seen.add(id(e.node))
                 yield self.finding(
                     facts.source,
                     e.node,
@@ -100,6 +103,8 @@ class StateDictThroughWrapper(Rule):
                 yield Append(facts.source, inner, ".module")
 
     def wrapped(self, value: Value, depth: int = 3) -> bool:
+        if any(isinstance(o, StateDict) and isinstance(o.of, Module) for o in value):
+            return False  # raw = model.module if ddp else model
         for obj in value:
             if isinstance(obj, Wrapped) or (isinstance(obj, StateDict) and isinstance(obj.of, Wrapped)):
                 return True
