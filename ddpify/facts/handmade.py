@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,7 +53,8 @@ Handmade = Rows | Turns | Draws | Unshared
 
 _LOADER = "put the tensors into a TensorDataset and a DataLoader"
 #: packages whose functions give plain lists, arrays and tensors
-_PLAIN = ("builtins.", "numpy.", "torch.", "random.", "itertools.", "pandas.", "math.", "json.", "pickle.", "copy.")
+#: libraries whose functions give plain data: what they read or compute can be cut and drawn from
+_PLAIN = frozenset({"numpy", "torch", "pandas", *sys.stdlib_module_names})
 _GENERATORS = re.compile(r"(np|numpy)\.random\.(default_rng|RandomState|Generator)|random\.(Random|SystemRandom)")
 _METHODS = """
 integers choice choices permutation permuted random randint sample shuffle standard_normal normal uniform rand randn
@@ -182,7 +184,7 @@ def _called(thing: Thing) -> list[str]:
 
 
 def _other_library(obj: Obj) -> bool:
-    return isinstance(obj, Ext) and "." in obj.name and not obj.name.startswith(_PLAIN)
+    return isinstance(obj, Ext) and "." in obj.name and obj.name.split(".")[0] not in _PLAIN
 
 
 # ---- one forward ------------------------------------------------------------------------------------------

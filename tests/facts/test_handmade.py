@@ -1,0 +1,70 @@
+"""What makes training batches where no DataLoader does: what plain data may come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.facts import collect
+from ddpify.facts.handmade import Draws, hand_fed
+from ddpify.facts.whole import Unshared
+from ddpify.project import Project
+from ddpify.source import Source
+
+SCRIPT = """
+{imports}
+import random
+import torch
+from torch import nn
+
+pairs = []
+for name in {names}:
+    for line in open(name):
+        pairs.append((line, len(line)))
+
+net = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def draw():
+    line, kind = random.choice(pairs)
+    return torch.ones(1, 8) * len(line), torch.tensor([kind])
+
+
+def train(x, y):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+for step in range(100):
+    x, y = draw()
+    train(x, y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "names"),
+    [
+        ("import glob", "glob.glob('data/*.txt')"),
+        ("from pathlib import Path", "Path('data').iterdir()"),
+        ("import csv", "[row[0] for row in csv.reader(open('names.csv'))]"),
+        ("", "['a.txt']"),
+    ],
+)
+def test_data_that_the_standard_library_reads_are_drawn_from(imports: str, names: str) -> None:
+    source = Source(Path("train.py"), SCRIPT.format(imports=imports, names=names).encode())
+    found = hand_fed(collect(Project(source), converting=True))
+    assert [type(f) for f in found] == [Draws]
+
+
+def test_what_another_library_iterates_over_is_named() -> None:
+    text = SCRIPT.format(imports="import corpora", names="['a.txt']").replace(
+        "for step in range(100):\n    x, y = draw()", "for x, y in corpora.batches('data'):"
+    )
+    found = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
+    assert isinstance(found[0], Unshared)
+    assert "corpora.batches" in found[0].why
