@@ -65,7 +65,8 @@ def _of_loop(facts: Facts, loop: LoopFacts) -> Accumulation | None:
     if not isinstance(test, cst.If) or test.orelse is not None or not _is_pure(test.test):
         return None
     inside = {id(n) for n in walk(test.body)}
-    if any(id(e.node) not in inside for e in touches) or _elsewhere(facts, loop, inside):
+    used = [e for e in touches if e.name != "zero_grad"]
+    if any(id(e.node) not in inside for e in used) or _elsewhere(facts, loop, inside):
         return None
     first, last, at = (next(i for i, s in enumerate(body) if _same(s, p)) for p in places)
     batch = tuple(s.body[0] if isinstance(s, cst.SimpleStatementLine) else s for s in body[first : last + 1])

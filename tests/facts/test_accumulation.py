@@ -45,6 +45,10 @@ IF = "        if (i + 1) % 4 == 0:\n"
         pytest.param(
             [("        loss = net", "        i += 1\n        loss = net"), ("(i + 1)", "i")], id="counted-before"
         ),
+        pytest.param(
+            [("        loss = net", "        if i % 4 == 0:\n            optimizer.zero_grad()\n        loss = net")],
+            id="zeroed-under-a-test-of-its-own",
+        ),
         pytest.param([("    for i, (x", "    optimizer.zero_grad()\n    for i, (x")], id="zeroed-at-each-epoch"),
     ],
 )
