@@ -128,6 +128,7 @@ ATTRIBUTES = {
     "device_string_cuda0": "an evaluation that sets attributes is made in full on every rank",
     "early_stopping_module": "an evaluation that sets attributes is made in full on every rank",
     "inline_evaluation_csv": "a file in an attribute is os.devnull on the other ranks, not None",
+    "random_and_sequential": "an evaluation that sets attributes is made in full on every rank",
     "tqdm_enumerate": "an evaluation that sets attributes is made in full on every rank",
 }
 

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, join, origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.iterating import Iterating
-from ddpify.facts.values import UNKNOWN, Data, Dict, Ext, Iteration, Module, Obj, Seq, Value, Wrapped
+from ddpify.facts.values import UNKNOWN, Data, Dataset, Dict, Ext, Iteration, Module, Obj, Seq, Value, Wrapped
 
 
 class Containers(Iterating):
@@ -101,6 +101,8 @@ class Containers(Iterating):
                         or UNKNOWN
                     )
                 return join(joined, *items.values()) or UNKNOWN
+            case Dataset(name="datasets.IterableDataset"):
+                return (obj,)  # load_dataset("name", streaming=True)["train"]
             case Data(agg="shape"):
                 return (Data("int", "size" if keys == [0] else "const", obj.origins),)
             case Data():

@@ -13,6 +13,7 @@ from ddpify.facts.values import (
     UNKNOWN,
     Const,
     Data,
+    Dataset,
     Dict,
     FromForward,
     Iteration,
@@ -135,6 +136,10 @@ class Methods(Expressions):
             case Const(value=str()):
                 known = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
                 return (Data("str", "other", known),)
+            case Dataset(name="datasets.IterableDataset"):
+                if name == "shuffle" and "seed" not in named and not given:
+                    obj.fields["unseeded"] = (Const(True),)
+                return (obj,)  # .map(f), .filter(f), .with_format("torch"): a stream still
             case Loader():
                 return self.loader_made(obj, node, given, named, frame) if name == "__init__" else UNKNOWN
         self.callbacks(given, named, node, frame)

@@ -23,6 +23,8 @@ _LEAVES = (cst.Yield, cst.Continue, cst.Break, cst.Return)
 def stream_problem(obj: Obj, loader: Loader) -> str:
     """Every rank reads the whole stream and keeps its own items: for that it has to be the same one on all ranks."""
     if isinstance(obj, Dataset):
+        if "unseeded" in obj.fields:
+            return "its `.shuffle()` has no seed, so that every rank would have another stream; give it one (`seed=0`)"
         parts = [o for o in obj.of if isinstance(o, (Dataset, Instance))]
         return next((why for p in parts if (why := stream_problem(p, loader))), "")
     if not isinstance(obj, Instance) or obj.cls is None:

@@ -209,6 +209,8 @@ class Library(Factories):
                     site, name=name, call=node, dataset=first, arguments={k: v for k, (_, v) in named.items()}
                 )
             case "dataset":
+                if name == "datasets.load_dataset" and "streaming" in named:
+                    name = "datasets.IterableDataset" if constants(named["streaming"][1]) == [True] else name
                 return Dataset(site, name=name, of=first if "torch.utils.data" in name else ())
             case "device" | "accelerator-device":
                 return Device(site, kind="accelerator") if role != "device" else device_of(site, first, given)

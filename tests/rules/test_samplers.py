@@ -223,6 +223,19 @@ def test_a_stream_that_differs_from_rank_to_rank_is_refused(seed: str, body: str
     assert why in str(refused.value)
 
 
+HUB = """
+from datasets import load_dataset
+rows = load_dataset("rows", streaming=True)["train"].shuffle({seed}).map(tuple).with_format("torch")
+loader = DataLoader(rows, 4)
+"""
+
+
+def test_a_stream_of_a_hub_is_dealt_out() -> None:
+    assert "DataLoader(ShardedStream(rows), 4)" in gives(HUB.format(seed="seed=1"))
+    with pytest.raises(Refused, match=r"its `\.shuffle\(\)` has no seed"):
+        convert_bytes(SCRIPT.format(makes=HUB.format(seed="")).encode(), {})
+
+
 def test_an_evaluation_in_sequence_is_shared_out() -> None:
     makes = """
     loader = DataLoader(data, 4, sampler=RandomSampler(data))
