@@ -9,6 +9,7 @@ from ddpify.edits import AddHelper, AddImport, Edit, Guard
 from ddpify.errors import DdpifyError, Refused
 from ddpify.facts import Facts
 from ddpify.helpers import NEEDS, ORDER
+from ddpify.lifting import lift_guards
 from ddpify.rules import Finding, all_rules
 from ddpify.source import Source
 
@@ -83,6 +84,7 @@ def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
         elif finding.left:
             plan.left.append(finding)
     plan.findings = [f for f in plan.findings if not _done_by_one(f, plan.findings)]
+    plan.findings = lift_guards(plan.findings, facts)
     return plan
 
 

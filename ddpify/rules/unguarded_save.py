@@ -37,9 +37,10 @@ class UnguardedSave(Rule):
     Let rank 0 alone write: `if dist.get_rank() == 0:`. Other ranks that read the file wait at a `dist.barrier()`.
 
     ## Edit
-    `if is_main_process():` around the smallest statement; a `with open(...)` block as a whole where it only
-    writes, and a loop over old files with the listing that it goes by. A file that is kept in a variable is
-    guarded wherever it is used. Where training goes on while the file is open, the other ranks write to `os.devnull`.
+    `if is_main_process():` around the smallest statement; around an `if` or `for` as a whole where neighbours then
+    share one guard; a `with open(...)` block as a whole where it only writes, and a loop over old files with the
+    listing that it goes by. A file that is kept in a variable is guarded wherever it is used. Where training goes on
+    while the file is open, the other ranks write to `os.devnull`.
     """
 
     code = "DDP401"
@@ -74,6 +75,26 @@ class UnguardedSave(Rule):
             torch.save(optimizer.state_dict(), "optimizer.pt")
             """,
             gives=("if is_main_process():", '    torch.save(optimizer.state_dict(), "optimizer.pt")'),
+        ),
+        Converts(
+            """
+            import shutil
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def keep(state, best):
+                torch.save(state, "last.pt")
+                if best:
+                    shutil.copyfile("last.pt", "best.pt")
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            keep(optimizer.state_dict(), True)
+            """,
+            gives=('    if is_main_process():\n        torch.save(state, "last.pt")\n        if best:\n',),
         ),
     )
 
