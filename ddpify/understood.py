@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import libcst as cst
 
@@ -14,22 +13,16 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, Rows, Turns, Unshared, hand_fed
 from ddpify.facts.roles import loaders_in, root
+from ddpify.facts.trails import way_of_call
 from ddpify.facts.untrained import find_untrained
-from ddpify.facts.values import Const, Device, FromBatch, FromForward, Heap, Loader, Obj, Sampler, Scheduler, Seq
+from ddpify.facts.values import Const, FromBatch, FromForward, Loader, Obj, Sampler, Scheduler, Seq
 from ddpify.facts.whole import quoted
 from ddpify.facts.wraps import NoWrapPoint
+from ddpify.rows import Row, at, event_line, line_of, lines_of, made, way_of
 from ddpify.source import Source
+from ddpify.understood_run import devices, entry_point, loads, saves
 
 _WIDTH = 80
-
-
-@dataclass(frozen=True)
-class Row:
-    """One thing that plays a role."""
-
-    source: Source
-    node: cst.CSTNode
-    evidence: str
 
 
 def listing(facts: Facts) -> Iterator[str]:
@@ -68,31 +61,6 @@ def _short(source: Source, node: cst.CSTNode, most: int = 66) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def _made(obj: Obj, evidence: str) -> Iterator[Row]:
-    if isinstance(obj, Heap) and obj.site.node in obj.site.source.parents:
-        yield Row(obj.site.source, obj.site.node, evidence)
-
-
-def _at(obj: Obj | None, facts: Facts) -> str:
-    """`line 12`, or `data.py:12` in another file."""
-    if not isinstance(obj, Heap) or obj.site.node not in obj.site.source.parents:
-        return "an unknown line"
-    return _line(obj.site.source, obj.site.node, facts)
-
-
-def _line(source: Source, node: cst.CSTNode, facts: Facts) -> str:
-    line = source.line(node)
-    return f"line {line}" if source is facts.source else f"{source.path}:{line}"
-
-
-def _event_line(event: Event, facts: Facts) -> str:
-    return _line(event.frame.source, event.node, facts)
-
-
-def _lines(events: list[Event], facts: Facts) -> str:
-    return ", ".join(dict.fromkeys(_event_line(e, facts) for e in events))
-
-
 # -- one function per role --------------------------------------------------------------------------------
 
 
@@ -103,35 +71,35 @@ def _trained(facts: Facts) -> Iterator[Row]:
             for e in facts.roles.backwards
             if any(isinstance(o, FromForward) and root(o.module) is module for o in origins(e.value))
         ]
-        held = ", ".join(_at(o, facts) for o in facts.roles.optimizers if module in map(root, o.modules))
+        held = ", ".join(at(o, facts) for o in facts.roles.optimizers if module in map(root, o.modules))
         by = f"; the optimizer at {held} has its parameters" if held else ""
-        yield from _made(module, f"{module.evidence}; its output reaches .backward() at {_lines(reached, facts)}{by}")
+        yield from made(module, f"{module.evidence}; its output reaches .backward() at {lines_of(reached, facts)}{by}")
 
 
 def _untrained(facts: Facts) -> Iterator[Row]:
     for found in find_untrained(facts.flow, facts.roles):
-        where = f" at {_lines(list(found.at), facts)}" if found.at else ""
-        yield from _made(found.module, f"{found.why}{where}: no wrapper")
+        where = f" at {lines_of(list(found.at), facts)}" if found.at else ""
+        yield from made(found.module, f"{found.why}{where}: no wrapper")
 
 
 def _wrap_points(facts: Facts) -> Iterator[Row]:
     for wrapped in facts.roles.wrapped:
-        yield from _made(wrapped, "wrapped already")
+        yield from made(wrapped, "wrapped already")
     for point in facts.wraps:
         if isinstance(point, NoWrapPoint):
             yield Row(point.source, point.node, f"no wrap point: {point.reason}")
         else:
-            held = f"`{point.target}` holds the module made at {_at(point.module, facts)} from here on"
+            held = f"`{point.target}` holds the module made at {at(point.module, facts)} from here on"
             yield Row(point.source, point.after, f"{held}, and its first training forward comes later")
 
 
 def _training_loaders(facts: Facts) -> Iterator[Row]:
     for loader in facts.roles.training_loaders:
         reached = [e for e in facts.roles.backwards if FromBatch(loader) in origins(e.value)]
-        yield from _made(loader, f"its batches reach .backward() at {_lines(reached, facts)}; {_order(loader)}")
+        yield from made(loader, f"its batches reach .backward() at {lines_of(reached, facts)}; {_order(loader)}")
     for obj, event in facts.roles.other_data:
-        yield from _made(
-            obj, f"no DataLoader, but what is iterated here reaches .backward() at {_event_line(event, facts)}"
+        yield from made(
+            obj, f"no DataLoader, but what is iterated here reaches .backward() at {event_line(event, facts)}"
         )
 
 
@@ -166,11 +134,11 @@ def _evaluation_loaders(facts: Facts) -> Iterator[Row]:
             if all(e.grad is False for e in read)
             else "nothing that it gives reaches .backward()"
         )
-        yield from _made(loader, f"read at {_lines(read, facts)}; {off}")
+        yield from made(loader, f"read at {lines_of(read, facts)}; {off}")
     known = [*facts.roles.training_loaders, *facts.roles.evaluation_loaders]
     for event in facts.flow.log.of("loader"):
         if event.obj is not None and event.obj not in known:
-            yield from _made(event.obj, "made, but no loop over it was found")
+            yield from made(event.obj, "made, but no loop over it was found")
 
 
 def _datasets(facts: Facts) -> Iterator[Row]:
@@ -178,29 +146,29 @@ def _datasets(facts: Facts) -> Iterator[Row]:
         if isinstance(event.obj, Loader):
             kind = "training" if event.obj in facts.roles.training_loaders else "other"
             for obj in event.obj.dataset:
-                yield from _made(obj, f"the dataset of the {kind} loader at {_at(event.obj, facts)}")
+                yield from made(obj, f"the dataset of the {kind} loader at {at(event.obj, facts)}")
 
 
 def _samplers(facts: Facts) -> Iterator[Row]:
     for event in facts.flow.log.of("new"):
         if isinstance(event.obj, Sampler):
-            yield from _made(event.obj, event.obj.name)
+            yield from made(event.obj, event.obj.name)
 
 
 def _optimizers(facts: Facts) -> Iterator[Row]:
     for optimizer in facts.roles.optimizers:
-        over = ", ".join(dict.fromkeys(_at(m, facts) for m in optimizer.modules))
+        over = ", ".join(dict.fromkeys(at(m, facts) for m in optimizer.modules))
         loose = " and parameters that belong to no module" if optimizer.loose else ""
         what = (
             f"the parameters of the module made at {over}{loose}" if over else "parameters that could not be followed"
         )
-        yield from _made(optimizer, f"{optimizer.name} over {what}")
+        yield from made(optimizer, f"{optimizer.name} over {what}")
 
 
 def _schedulers(facts: Facts) -> Iterator[Row]:
     for event in facts.flow.log.of("new"):
         if isinstance(event.obj, Scheduler):
-            yield from _made(event.obj, event.obj.name)
+            yield from made(event.obj, event.obj.name)
 
 
 _REDUCED = {"mean": "the mean over the batch", "sum": "the sum over the batch", "sample": "a value for each sample"}
@@ -209,46 +177,22 @@ _REDUCED = {"mean": "the mean over the batch", "sum": "the sum over the batch", 
 def _criteria(facts: Facts) -> Iterator[Row]:
     for event in facts.flow.log.of("external", "forward"):
         name = event.name if event.kind == "external" else getattr(event.obj, "name", "")
-        if role_of(name) in ("loss", "loss-module"):
+        if event.kind == "external" and role_of(name) == "loss-module":
+            yield Row(event.frame.source, event.node, f"{name} is made")
+        elif role_of(name) in ("loss", "loss-module"):
             value = data_of(facts.flow.values.get(event.node, ()))
             gives = _REDUCED.get(value.agg if value is not None else "", "something that could not be followed")
             yield Row(event.frame.source, event.node, f"{name}: gives {gives}")
 
 
-def _devices(facts: Facts) -> Iterator[Row]:
-    for event in facts.flow.log.of("new"):
-        if isinstance(event.obj, Device):
-            yield from _made(
-                event.obj,
-                f"torch.device of kind {event.obj.kind}"
-                + (f", index {event.obj.index}" if event.obj.index is not None else ""),
-            )
-    for node, value in facts.flow.values.items():
-        if isinstance(node, (cst.Call, cst.SimpleString)) and facts.source.parents.get(node) is not None:
-            if isinstance(node, cst.Call):
-                found = [o for o in value if isinstance(o, Device) and o.site.node is node]
-                yield from (Row(facts.source, node, f"a device of kind {o.kind}") for o in found)
-            elif any(
-                isinstance(o, Const) and isinstance(o.value, str) and o.value.split(":")[0] in ("cuda", "mps")
-                for o in value
-            ):
-                yield Row(facts.source, node, "names a device")
-    for event in facts.flow.log.of("method"):
-        if event.name == "cuda" and isinstance(event.node, cst.Call):
-            yield Row(event.frame.source, event.node, "moves to CUDA")
-    for name, events in facts.identifiers.items():
-        if name.startswith(("torch.cuda.set_device", "torch.set_default_device", "torch.set_default_tensor_type")):
-            yield from (Row(e.frame.source, e.node, name) for e in events)
-
-
 def _epochs(facts: Facts) -> Iterator[Row]:
     for epoch in facts.roles.epoch_loops:
-        inner = _line(epoch.batch_loop.frame.source, epoch.batch_loop.node, facts)
+        inner = line_of(epoch.batch_loop.frame.source, epoch.batch_loop.node, facts)
         if epoch.loop is None:
             yield Row(
                 epoch.batch_loop.frame.source,
                 _head(epoch.batch_loop.node),
-                f"no epoch loop is around this one pass over the loader at {_at(epoch.loader, facts)}",
+                f"no epoch loop is around this one pass over the loader at {at(epoch.loader, facts)}",
             )
             continue
         target = getattr(epoch.loop.node, "target", None)
@@ -257,7 +201,7 @@ def _epochs(facts: Facts) -> Iterator[Row]:
         yield Row(
             source,
             _head(epoch.loop.node),
-            f"{variable}; the training loader at {_at(epoch.loader, facts)} is read inside, at {inner}",
+            f"{variable}; the training loader at {at(epoch.loader, facts)} is read inside, at {inner}",
         )
 
 
@@ -273,7 +217,7 @@ def _batches(facts: Facts) -> Iterator[Row]:
             yield Row(
                 p.loop.frame.source,
                 target,
-                f"a batch of the {'training' if p.training else 'evaluation'} loader at {_at(p.loader, facts)}",
+                f"a batch of the {'training' if p.training else 'evaluation'} loader at {at(p.loader, facts)}",
             )
 
 
@@ -281,16 +225,16 @@ def _losses(facts: Facts) -> Iterator[Row]:
     for event in facts.roles.backwards:
         known = origins(event.value)
         forwards = {
-            _line(o.module.site.source, o.node, facts)
+            line_of(facts.source_of(o.node), o.node, facts)
             for o in known
-            if isinstance(o, FromForward) and o.node in o.module.site.source.parents
+            if isinstance(o, FromForward) and o.node in facts.source_of(o.node).parents
         }
         value = data_of(event.value)
         how = _REDUCED.get(value.agg if value is not None else "", "not known whether a mean or a sum")
         made = (
             f"computed from the forward at {', '.join(sorted(forwards))}"
             if forwards
-            else "not seen to come from a forward"
+            else f"not seen to come from a forward: {way_of(way_of_call(facts.flow, event))}"
         )
         yield Row(event.frame.source, event.node, f"{made}; {how}")
 
@@ -309,7 +253,7 @@ def _accumulators(facts: Facts) -> Iterator[Row]:
             yield Row(
                 event.frame.source,
                 event.node,
-                f"collects {what}, over the loader at {', '.join(_at(o, facts) for o in over)}",
+                f"collects {what}, over the loader at {', '.join(at(o, facts) for o in over)}",
             )
 
 
@@ -329,6 +273,7 @@ def _loaders_around(event: Event) -> list[Obj]:
 
 
 _SECTIONS: dict[str, Callable[[Facts], Iterator[Row]]] = {
+    "entry point": entry_point,
     "trained modules": _trained,
     "models that are not trained": _untrained,
     "wrap points": _wrap_points,
@@ -340,9 +285,11 @@ _SECTIONS: dict[str, Callable[[Facts], Iterator[Row]]] = {
     "optimizers": _optimizers,
     "schedulers": _schedulers,
     "criteria": _criteria,
-    "device choices": _devices,
+    "device choices": devices,
     "epoch loops": _epochs,
     "batches": _batches,
     "losses": _losses,
     "metric accumulators": _accumulators,
+    "what is loaded": loads,
+    "what is saved": saves,
 }

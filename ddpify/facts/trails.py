@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
 from ddpify.errors import Step, Way
-from ddpify.facts.definitions import definitions
+from ddpify.facts.definitions import Definition, definitions
 from ddpify.facts.externals import role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import Roles
-from ddpify.facts.values import Class, Ext, Loader, Method, Obj, Thing
+from ddpify.facts.values import Class, Ext, Loader, Method, Mod, Obj, Thing
 from ddpify.source import Source, dotted, walk
 
 #: At most so many steps are told, and so many letters of an expression.
 _STEPS, _LETTERS = 10, 60
 _IS, _GIVEN, _RETURNS, _TAKEN, _STANDS = "is", "is given as", "gives back", "comes out of", "stands in"
 _IMPORTED, _UNREAD = "is no part of the project:", "stands in a file that could not be read:"
+#: modules that nobody takes for a part of a project
+_GIVEN_WITH = {*sys.stdlib_module_names, "torch", "numpy"}
 #: builtins that hand on what they are given
 _PASSES = frozenset(f"builtins.{n}" for n in ("enumerate", "iter", "zip", "next", "reversed", "list", "tuple"))
 
@@ -170,9 +173,18 @@ def _definitions(flow: Flow, node: cst.CSTNode, frame: Frame, index: int | None)
         yield from known
         if known:
             return
-    for d in definitions(flow).of(node, frame, index):
+    for d in (*definitions(flow).of(node, frame, index), *_of_module(flow, node)):
         how = _RETURNS if isinstance(node, cst.Call) else _GIVEN if given and d.event is None else _IS
         yield _Back(d.node, d.frame, how, d.index, d.event.seq if d.event is not None else 0)
+
+
+def _of_module(flow: Flow, node: cst.CSTNode) -> Iterator[Definition]:
+    """`settings.DEVICE`: a variable of another file."""
+    if isinstance(node, cst.Attribute):
+        for o in flow.values.get(node.value, ()):
+            if isinstance(o, Mod) and o.source in flow.modules:
+                for e in definitions(flow).bound(flow.modules[o.source].scope, node.attr.value):
+                    yield from definitions(flow).bound_by(e)
 
 
 def _myself(name: cst.Name, frame: Frame) -> Iterator[_Back]:
@@ -213,7 +225,7 @@ def _imports(flow: Flow, name: cst.Name, frame: Frame) -> Iterator[_Back]:
     holder = frame.scope.holder(name.value)
     if holder is None or name.value in holder.bound_at or name.value in frame.arguments:
         return
-    if all(isinstance(o, Ext) and o.name.startswith(("builtins", "torch")) for o in holder.names[name.value]):
+    if all(isinstance(o, Ext) and o.name.partition(".")[0] in _GIVEN_WITH for o in holder.names[name.value]):
         return
     for node in walk(holder.node):
         if not isinstance(node, (cst.Import, cst.ImportFrom)) or isinstance(node.names, cst.ImportStar):
@@ -252,9 +264,13 @@ def _through(flow: Flow, node: cst.CSTNode, frame: Frame) -> cst.BaseExpression 
     if any(isinstance(o, Class) for o in called):
         return None  # it is made here
     names = [o.name for o in called if isinstance(o, Ext)]
+    if any(role_of(n) in ("load", "parser", "namespace") for n in names):
+        return None  # it is read, or parsed, here
     if any(n.startswith("torch.") or role_of(n) == "progress" or n in _PASSES for n in names):
         return node.args[0].value if node.args else None  # torch.compile(net), enumerate(tqdm(batches))
     methods = [o.obj for o in called if isinstance(o, Method)]
+    if any(isinstance(o, Thing) and o.name in ("parser", "namespace") for o in methods):
+        return None
     if methods and isinstance(node.func, cst.Attribute):
         scales = any(isinstance(o, Thing) and o.name == "scaler" for o in methods) and node.args
         return node.args[0].value if scales else node.func.value  # scaler.scale(loss), net.to(device)
