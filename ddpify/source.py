@@ -169,6 +169,19 @@ class Source:
             line -= 1
         return found
 
+    def owns_comments(self, stmt: cst.CSTNode) -> bool:
+        """Whether the comments directly above a statement speak of it alone: nothing of its block follows right behind.
+
+        A heading (`# ---- model ----`) may be one of all that comes below it.
+        """
+        span = self.span(stmt)
+        above = self.comments_above(span.start)
+        last = self.line_at(span.end)
+        below = self.text[self.line_start(last + 1) : self.line_start(last + 2)]
+        indent = len(below) - len(below.lstrip())
+        heading = any(re.search(r"[-=#*~]{3}", c) for c in above)
+        return not heading and (not below.strip() or below.lstrip().startswith("#") or indent < span.column)
+
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         above = self.parents.get(node)
         while above is not None:

@@ -14,7 +14,20 @@ from ddpify.facts.frames import Event
 from ddpify.facts.placing import is_guard
 from ddpify.facts.roles import root
 from ddpify.facts.trails import shown, way_back
-from ddpify.facts.values import Const, Data, Device, Dict, Module, Obj, Optimizer, Scheduler, StateDict, Thing, Wrapped
+from ddpify.facts.values import (
+    Const,
+    Data,
+    Device,
+    Dict,
+    Heap,
+    Module,
+    Obj,
+    Optimizer,
+    Scheduler,
+    StateDict,
+    Thing,
+    Wrapped,
+)
 from ddpify.rows import Row, at, event_line, line_of, made, way_of
 
 
@@ -130,6 +143,8 @@ def _kind(obj: Obj | None, facts: Facts) -> str:
     known = [root(m) for m in modules((obj,))] if obj is not None else []
     if known:
         return f"the module made at {at(known[0], facts)}"
+    if not isinstance(obj, Heap):
+        return "something that could not be followed"
     what = {Optimizer: "the optimizer", Scheduler: "the scheduler"}.get(type(obj), "what was")
     return f"{what} made at {at(obj, facts)}"
 

@@ -41,7 +41,7 @@ class DeviceChoice:
 
 @dataclass(frozen=True, eq=False)
 class FixedDevice:
-    """A place that names one GPU: `.to("cuda:0")`, `.cuda(0)`, `torch.cuda.set_device(0)`."""
+    """A place that names one GPU: `.to("cuda:0")`, `.cuda(0)`, `torch.cuda.set_device(0)`, `torch.cuda.device(0)`."""
 
     node: cst.CSTNode
     source: Source
@@ -203,6 +203,11 @@ def fixed_devices(facts: Facts) -> list[FixedDevice]:
                     statement_of(source, e.node), source, "set_device", e.node.args[0].value if e.node.args else None, e
                 )
             )
+            continue
+        if e.kind == "external" and e.name == "torch.cuda.device" and e.node.args:
+            given = facts.flow.values.get(e.node.args[0].value, ())
+            if not any(isinstance(o, Device) for o in given) and constants(given) not in ([None], ["cuda"]):
+                found.append(FixedDevice(e.node, source, "context", e.node.args[0].value))
             continue
         for arg in e.node.args:
             if e.kind not in ("method", "external") or arg.star:

@@ -93,7 +93,8 @@ class DataparallelRemnant(Rule):
         text = source.code(given) if given is not None else "None"
         stmt = e.stmt
         if isinstance(stmt, cst.Assign) and stmt.value is e.node and source.code(stmt.targets[0].target) == text:
-            return Delete(source, self.whole(source, stmt))
+            whole = self.whole(source, stmt)
+            return Delete(source, whole, comments=source.owns_comments(whole))
         return Replace(source, e.node, text)
 
     def whole(self, source: Source, stmt: cst.CSTNode) -> cst.CSTNode:

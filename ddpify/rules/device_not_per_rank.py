@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Append, Delete, Edit, Replace
+from ddpify.edits import AddImport, Append, Delete, Edit, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
@@ -21,7 +21,8 @@ class DeviceNotPerRank(Rule):
     """One GPU is named for every rank.
 
     ## What it does
-    Finds `"cuda:0"`, `.cuda(0)`, `.to(0)` and `torch.cuda.set_device(0)` in a script that runs once per GPU.
+    Finds `"cuda:0"`, `.cuda(0)`, `.to(0)`, `torch.cuda.set_device(0)` and `with torch.cuda.device(0):` in a script that
+    runs once per GPU.
 
     ## Why is this bad?
     Every rank works on GPU 0: it runs out of memory, or tensors meet on different devices, and the other GPUs idle.
@@ -31,7 +32,7 @@ class DeviceNotPerRank(Rule):
 
     ## Edit
     After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A
-    call of `torch.cuda.set_device` goes, the set-up does it.
+    call of `torch.cuda.set_device` goes, the set-up does it; `with torch.cuda.device(args.gpu):` names the current one.
     """
 
     code = "DDP103"
@@ -57,6 +58,26 @@ class DeviceNotPerRank(Rule):
             gives=("nn.Linear(4, 1).cuda()", 'x.to("cuda")'),
             drops=("torch.cuda.set_device(0)", "cuda:0"),
         ),
+        Converts(
+            """
+            import argparse
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--gpu", type=int, default=0)
+            args = parser.parse_args()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            model = nn.Linear(4, 1).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            with torch.cuda.device(args.gpu):
+                for (x,) in loader:
+                    model(x.to(device)).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("with torch.cuda.device(torch.cuda.current_device() if torch.cuda.is_available() else -1):",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -71,9 +92,9 @@ class DeviceNotPerRank(Rule):
                         left='write "cuda" without an index',
                     )
                 continue
-            literal = place.how != "set_device" or isinstance(place.argument, cst.Integer)
+            literal = place.how not in ("set_device", "context") or isinstance(place.argument, cst.Integer)
             if facts.converting:
-                yield from self.mend(place)
+                yield from self.bind(facts, place) if place.how == "context" else self.mend(place)
             elif literal and not (place.event is not None and guarded(place.event, facts.flow)):
                 yield self.finding(
                     place.source, place.node, f"`{place.source.code(place.node)}` names one GPU for every rank"
@@ -85,7 +106,7 @@ class DeviceNotPerRank(Rule):
         source, code = place.source, place.source.code(place.node)
         edit: Edit
         if place.how == "set_device":
-            edit = Delete(source, place.node)
+            edit = Delete(source, place.node, comments=source.owns_comments(place.node))
         elif (
             place.how == "index"
             and isinstance(place.node, cst.Call)
@@ -103,6 +124,26 @@ class DeviceNotPerRank(Rule):
             place.node,
             f"`{code}` names one GPU for every rank",
             edit,
+            reason="the set-up bound this process to its GPU",
+        )
+
+    def bind(self, facts: Facts, place: FixedDevice) -> Iterator[Finding]:
+        """`with torch.cuda.device(args.gpu):` is this process's own GPU; a negative index stays the no-op it is."""
+        assert place.argument is not None
+        source, argument = place.source, place.argument
+        setup = facts.cached("setup", find_setup)
+        given = setup.parsed[0] if isinstance(setup, SetUp) and setup.parsed is not None else ""
+        if source.code(argument) == given:
+            return  # the set-up gives it this process's device
+        cuda = f"{facts.names_of(source)['torch']}.cuda"
+        own = f"{cuda}.current_device()"
+        text = own if isinstance(argument, cst.Integer) else f"{own} if {cuda}.is_available() else -1"
+        yield self.finding(
+            source,
+            place.node,
+            f"`{source.code(place.node)}` may name one GPU for every rank",
+            Replace(source, argument, text),
+            AddImport(source, "torch"),
             reason="the set-up bound this process to its GPU",
         )
 

@@ -73,7 +73,7 @@ class VisibleDevicesInScript(Rule):
                 e.frame.source,
                 e.stmt,
                 f"`{code}` hides the other GPUs from every rank",
-                Delete(e.frame.source, e.stmt),
+                Delete(e.frame.source, e.stmt, comments=e.frame.source.owns_comments(e.stmt)),
                 unsafe=True,
                 reason="GPUs are chosen where the job is started: CUDA_VISIBLE_DEVICES=0,1 torchrun ...",
             )

@@ -1,0 +1,131 @@
+"""DDP514: losses that compare the samples of a batch with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.contents import constants, origins
+from ddpify.facts.trails import shown
+from ddpify.facts.values import Ext, FromBatch, FromForward, Loader, Method, Value
+from ddpify.rules._base import Converts, Finding, Good, Rule, Severity
+from ddpify.source import Source, walk
+
+_PRODUCTS = frozenset({"torch.matmul", "torch.mm", "torch.cdist", "torch.nn.functional.linear"})
+_METHODS = frozenset({"matmul", "mm", "__matmul__", "addmm", "addmm_"})
+
+
+class BatchComparedWithItself(Rule):
+    """A loss compares the samples of a batch with each other, and each rank has only its own batch.
+
+    ## What it does
+    Finds products of the outputs of a batch with the outputs of the same batch, turned (`z @ z.t()`,
+    `torch.mm(a, b.T)`, `torch.cdist(z, z)`), where a DataLoader gives the batch: contrastive and metric losses.
+
+    ## Why is this bad?
+    It may not be. The negatives of a sample are those of its own rank: a step on N processes is the mean of N losses
+    over `batch_size` samples, not one loss over N times as many. With `batch_size` per process each sample meets as
+    many others as before; with `--global-batch keep` it meets fewer, and the loss is another one.
+
+    ## Fix
+    Where the negatives of all ranks are wanted, gather the outputs before the product, with gradients:
+    `torch.distributed.nn.functional.all_gather`.
+    """
+
+    code = "DDP514"
+    severity = Severity.INFO
+    references = ("https://arxiv.org/abs/2002.05709",)
+    good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                (ddp(x) @ torch.ones(1, 4)).mean().backward()
+                optimizer.step()
+            """),
+    )
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8, 4)), batch_size=4)
+            net = nn.Linear(4, 2)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for one, other in loader:
+                alike = torch.matmul(net(one), net(other).T)
+                nn.functional.cross_entropy(alike, torch.arange(len(one))).backward()
+                optimizer.step()
+            """,
+            gives=("    alike = torch.matmul(net(one), net(other).T)",),
+        ),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        training = {id(n) for n in facts.after_roles.training_forwards}
+        for source in facts.project.files() if facts.roles.training_loaders else ():
+            for node in walk(source.module):
+                pair = _operands(facts, node)
+                if pair is None or not all(_of_batch(facts, training, p) for p in pair) or not facts.editable(source):
+                    continue
+                yield self.finding(source, node, self.said(facts, source, node), note=facts.converting)
+
+    def said(self, facts: Facts, source: Source, node: cst.CSTNode) -> str:
+        many = "fewer than before" if facts.global_batch == "keep" else "as many as before"
+        others = f"{many}, and not N times as many" if facts.converting else "not those of the others"
+        return (
+            f"`{shown(source, node)}` compares the samples of a batch with each other: each rank has those of its own "
+            f"batch, {others}; torch.distributed.nn.functional.all_gather brings in the other ranks' outputs"
+        )
+
+
+def _operands(facts: Facts, node: cst.CSTNode) -> tuple[cst.BaseExpression, cst.BaseExpression] | None:
+    """Of `a @ b.t()`, `torch.mm(a, b.T)`, `a.matmul(b.t())`, `torch.cdist(a, b)`: both sides, the turned one bare."""
+    one: cst.BaseExpression | None = None
+    other: cst.BaseExpression | None = None
+    apart = False
+    match node:
+        case cst.BinaryOperation(operator=cst.MatrixMultiply(), left=left, right=right):
+            one, other = left, right
+        case cst.Call(func=func, args=args):
+            called = facts.flow.values.get(func, ())
+            names = {o.name for o in called if isinstance(o, Ext)}
+            if names & _PRODUCTS and len(args) >= 2:
+                one, other, apart = args[0].value, args[1].value, "torch.cdist" in names
+            elif any(isinstance(o, Method) and o.name in _METHODS for o in called) and isinstance(func, cst.Attribute):
+                plain = [a.value for a in args if a.keyword is None]
+                one, other = (plain[-2], plain[-1]) if len(plain) > 1 else (func.value, plain[0] if plain else None)
+    if one is None or other is None:
+        return None
+    if apart:
+        return one, other
+    turned = _turned(facts, other)
+    return (one, turned) if turned is not None else None
+
+
+def _turned(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """`z` of `z.t()`, `z.T`, `z.transpose(0, 1)`; of `k.transpose(-2, -1)` the rows may be words of one sample."""
+    match node:
+        case cst.Attribute(value=value, attr=cst.Name(value="T")):
+            return value
+        case cst.Call(func=cst.Attribute(value=value, attr=cst.Name(value="t")), args=[]):
+            return value
+        case cst.Call(func=cst.Attribute(value=value, attr=cst.Name(value="transpose" | "permute")), args=[a, b]):
+            known = [constants(facts.flow.values.get(x.value, ())) for x in (a, b)]
+            return value if known in ([[0], [1]], [[1], [0]]) else None
+    return None
+
+
+def _of_batch(facts: Facts, training: set[int], node: cst.BaseExpression) -> bool:
+    """The outputs of a training forward, of a batch of a loader."""
+    found = _known(facts, node)
+    batch = any(isinstance(o, FromBatch) and isinstance(o.loader, Loader) for o in found)
+    return batch and any(isinstance(o, FromForward) and id(o.node) in training for o in found)
+
+
+def _known(facts: Facts, node: cst.BaseExpression) -> frozenset[object]:
+    value: Value = facts.after.values.get(node, ())
+    return frozenset(origins(value))
