@@ -35,8 +35,8 @@ def _lines(*texts: str) -> list[Line]:
 
 def test_numbers_are_held_against_those_of_the_same_line() -> None:
     found = compare_lines(
-        _lines("loss 0.5", "epoch 1: 3 of 4", "took 3 s", "end"),
-        _lines("loss 0.7", "epoch 1: 3 of 4", "took 9 s", "epoch 2: 4 of 4"),
+        _lines("loss 0.5", "[GPU0] epoch 1: 3 of 4", "took 3 s", "end"),
+        _lines("loss 0.7", "[GPUcpu] epoch 1: 3 of 4", "took 9 s", "epoch 2: 4 of 4"),
         0.0,
     )
     assert [(d.one, d.mine) for d in found.differ] == [(0.5, 0.7)]

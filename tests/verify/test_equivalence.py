@@ -98,6 +98,12 @@ BOTH: dict[str, tuple[str, str, str, dict[str, str]]] = {
         "",
         {"y)\n            loss.backward": "y, ignore_index=0)\n            loss.backward"},
     ),
+    "a schedule counted in samples": (
+        "same_rates",
+        "LinearLR at train.py:",
+        "DDP507",
+        {"2 * len(loader)": "2 * (len(train_set) // 4 + 1)"},
+    ),
     "in order": (
         "same_shuffling",
         "shuffles unless it is told not to",

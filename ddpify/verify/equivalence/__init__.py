@@ -121,7 +121,7 @@ class _Runs:
         if plan is not None:
             (room / "plan.json").write_text(json.dumps(plan))
             wish["plan"] = str(room / "plan.json")
-        env = {ENV: json.dumps(wish), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+        env = {**self.launch.env, ENV: json.dumps(wish), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
         launch = replace(self.launch, cwd=shadow(self.here, room / "work"), env=env, room=self.room, **changes)
         who = launch.script.name if launch.alone else f"{launch.script.name} on {launch.nproc} ranks"
         tell = self.progress

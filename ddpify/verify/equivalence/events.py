@@ -63,6 +63,16 @@ class Parameters(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Schedule(Event):
+    """How many steps a learning rate schedule made, and how many it was made for."""
+
+    kind: ClassVar[str] = "schedule"
+    name: str = ""
+    done: int = 0
+    length: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Line(Event):
     """A line was printed or logged; `place`: what a loader did last.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..trace import RankTrace, Trace
-from .events import Gradients, Initial, Loss, OwnOrder, Parameters, Rates, Sketch
+from .events import Gradients, Initial, Loss, Order, OwnOrder, Parameters, Rates, Sketch
 from .plan import joined, orders
 
 #: relative; the second is contract 2.4's for scripts that do not run in float64
@@ -97,6 +97,11 @@ class Pair:
     def padding(self) -> float:
         """How many of the samples that the ranks read in an epoch were padding, at most, as a share."""
         return max((e.extra / e.size for e in self.other.of(OwnOrder) if e.size), default=0.0)
+
+    @cached_property
+    def batch_sizes(self) -> set[int]:
+        """Of the ranks' loaders."""
+        return {o.batch_size for o in self.first.of(Order) if o.batch_size is not None}
 
     @property
     def factor(self) -> float:

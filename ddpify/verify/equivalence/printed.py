@@ -16,6 +16,8 @@ _CLOCK = re.compile(
     r"|(time|elapsed|took|eta|duration|speed|throughput|seconds|samples/s(ec)?|img/s|fps|memory|mem)\S*\s*[:=]?\s*[-+]?[\d.,]+",
     re.IGNORECASE,
 )
+#: where there are no GPUs, the original names one all the same
+_DEVICE = re.compile(r"\b(?:(?:cuda|gpu|cpu)[:\s]*)+\d*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,16 @@ class Printed:
     missing: tuple[str, ...]  # lines that the original prints and rank 0 does not
 
 
+def _without_clocks(text: str) -> str:
+    return _CLOCK.sub("@", _DEVICE.sub("@", text))
+
+
 def _kind(text: str) -> str:
-    return " ".join(_NUMBER.sub("#", _CLOCK.sub("@", text)).split())
+    return " ".join(_NUMBER.sub("#", _without_clocks(text)).split())
 
 
 def _numbers(text: str) -> list[str]:
-    return [n.replace(",", "") for n in _NUMBER.findall(_CLOCK.sub("@", text))]
+    return [n.replace(",", "") for n in _NUMBER.findall(_without_clocks(text))]
 
 
 def near(a: str, b: str, relative: float) -> bool:

@@ -10,7 +10,7 @@ from ..checks._base import at, count
 from ..trace import Step
 from . import causes
 from .causes import Cause
-from .events import Line, Loss, OwnOrder, Parameters, Rates
+from .events import Line, Loss, OwnOrder, Parameters, Rates, Schedule
 from .pair import Pair
 from .plan import joined, orders
 from .printed import Different, compare_lines, near
@@ -159,7 +159,19 @@ def rates(pair: Pair) -> Looked:
     counts = len(pair.first.of(Rates)), len(pair.other.of(Rates))
     if counts[0] != counts[1]:
         return failed(name, f"{counts[0]} steps on rank 0, {counts[1]} in the original"), seen + 1
+    for schedule in pair.first.of(Schedule):
+        if _too_long(pair, schedule):
+            told = f"{schedule.name}{at(schedule.at)} ends at step {schedule.done} of {schedule.length}"
+            cause = Cause("it counts the steps that one process would make", ("DDP507",))
+            return failed(name, told, cause), seen + 1
     return held(name, f"at each of {count(seen, 'step')}"), NEVER
+
+
+def _too_long(pair: Pair, schedule: Schedule) -> bool:
+    """Did it come to one N-th of its length, where the batch of a step is N times the original's?"""
+    if schedule.length is None or schedule.done < 2 or pair.ranks.was_cut or pair.factor != pair.world:
+        return False
+    return pair.world > 1 and abs(schedule.done * pair.world - schedule.length) < 2 * pair.world
 
 
 def parameters(pair: Pair) -> Result:
@@ -200,7 +212,7 @@ def _own(pair: Pair, found: Different) -> bool:
     """A number of the training batches that rank 0 alone saw, or one that differs by the padding of an epoch only."""
     if found.ranks.place in ("inside", "trained"):
         return True
-    if _padded(pair, found):
+    if _padded(pair, found) or (found.mine * pair.world == found.one and found.mine in pair.batch_sizes):
         return True
     step = [loss for loss in pair.losses if loss.step == found.ranks.number]
     return any(loss.ranks[0] is not None and near(f"{found.mine:g}", f"{loss.ranks[0]:.12g}", 1e-3) for loss in step)

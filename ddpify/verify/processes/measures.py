@@ -55,6 +55,7 @@ class Measures:
         self._log, self._fed, self._place, self._scale = log, fed, place, scale
         self._optimizers: dict[Any, int] = {}  # held: a script that ends in a function leaves none behind
         self._made: dict[int, int] = {}
+        self._schedules: dict[Any, str | None] = {}
         self._steps = self._losses = self._lines = 0
         self._logging = False
         self._part = {"stdout": ""}
@@ -62,10 +63,18 @@ class Measures:
     def watch(self) -> None:
         """Patch torch and logging, and listen to standard output."""
         patch(torch.autograd, "backward", self._backward)
+        patch(torch.optim.lr_scheduler.LRScheduler, "__init__", self._schedule)
         register_optimizer_step_pre_hook(self._before_step)
         patch(logging.Logger, "callHandlers", self._call_handlers)
         stream = sys.stdout
         setattr(stream, "write", self._write(stream.write))  # noqa: B010  (for mypy)
+
+    def _schedule(self, real: Any) -> Any:
+        def __init__(schedule: Any, *args: Any, **kwargs: Any) -> None:
+            self._schedules[schedule] = self._log.where()
+            real(schedule, *args, **kwargs)
+
+        return __init__
 
     def _backward(self, real: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -137,6 +146,10 @@ class Measures:
         return name.partition(".")[0] in ("torch", "matplotlib", "PIL", "asyncio")
 
     def finish(self) -> None:
-        """The parameters as they are in the end."""
+        """The parameters as they are in the end, and how far each schedule came."""
+        for schedule, place in self._schedules.items():
+            lengths = [getattr(schedule, name, None) for name in ("total_steps", "T_max", "total_iters")]
+            length = next((int(n) for n in lengths if isinstance(n, (int, float))), None)
+            self._log.note("schedule", name=type(schedule).__name__, done=schedule.last_epoch, length=length, at=place)
         for optimizer, number in self._optimizers.items():
             self._sketches("parameters", number, self._parameters(optimizer))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .clock import Clock
 from .links import watch_links
 from .log import Log
 from .measures import Measures
@@ -59,6 +60,7 @@ class Together:
         if "torch._dynamo" in sys.modules:
             sys.modules["torch._dynamo"].config.disable = True
         watch_links()
+        Clock().watch()
         full_precision()
         if not self._wish.dropout:
             no_dropout()
