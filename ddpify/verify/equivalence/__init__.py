@@ -135,14 +135,15 @@ class _Runs:
         ranks = self._run(double, None)
         if not ranks.ended_well or not any(rank.steps for rank in ranks.ranks):
             return self._stopped("the converted script", ranks)
-        alone = {"nproc": 1, "alone": True, "cpu": ranks.backend != "nccl"}
+        alone = {"nproc": 1, "nnodes": 1, "alone": True, "cpu": ranks.backend != "nccl"}
         plan = plan_of(ranks)
         one = self._run(double, plan, script=self.original, **alone)
         if one.ended_well and is_sum(Pair(ranks, one, double)):
             self.scale = 1 / ranks.world  # DDP505: a step is as large as the original's with its own batch size
             one = self._run(double, plan, script=self.original, **alone)
         if not one.ended_well:
-            return self._stopped("the original, given the ranks' batches together,", one)
+            given_up = self._stopped("the original, given the ranks' batches together,", one)
+            return given_up if one.timed_out else self._as_one_process(double, alone)
         pair = Pair(ranks, one, double, self.scale)
         single = self._run(double, plan, **alone)
         return self._equivalence(pair, (*rows(pair), of_one(Pair(single, one, double, self.scale))))
@@ -152,6 +153,15 @@ class _Runs:
         self.why = f"{who} {how}"
         return self.given_up() if trace.timed_out or trace.ended_well else None
 
+    def _as_one_process(self, double: bool, alone: dict[str, Any]) -> Equivalence | None:
+        """The original takes no batches of several ranks: it is given those of one."""
+        single = self._run(double, None, **alone)
+        one = self._run(double, plan_of(single), script=self.original, **alone)
+        if not (single.ended_well and one.ended_well):
+            return None
+        told = untried("same_losses", f"not compared: {self.why}")
+        return self._equivalence(Pair(single, one, double), (told, of_one(Pair(single, one, double))))
+
     def given_up(self) -> Equivalence:
         """Neither in float64 nor in float32, or not in time."""
         told = untried("same_losses", f"not compared: {self.why}")
@@ -160,7 +170,7 @@ class _Runs:
     def _equivalence(self, pair: Pair, results: tuple[Result, ...]) -> Equivalence:
         curve = [(loss.step, loss.one, loss.mean) for loss in pair.losses]
         known = tuple((step, a, b) for step, a, b in curve if a is not None and b is not None)
-        return Equivalence(self.shown, pair.world, pair.double, self.still, results, known)
+        return Equivalence(self.shown, self.launch.nproc * self.launch.nnodes, pair.double, self.still, results, known)
 
 
 def _how(trace: Trace) -> str:
