@@ -28,6 +28,7 @@ _NAMES = {
     "sync_buffers": ("sync_buffers", "broadcast_buffers"),
     "broadcast_value": ("broadcast_value", "value_of_rank_zero"),
     "unwrap": ("unwrap", "unwrap_ddp"),
+    "forward_through": ("forward_through", "forward_through_ddp"),
     "rows_of_rank": ("rows_of_rank", "rows_of_this_rank"),
     "rows_of_all": ("rows_of_all", "rows_of_all_ranks"),
     "share_of_rank": ("share_of_rank", "share_of_this_rank"),
@@ -171,6 +172,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sync_buffers": (("dist",), ()),
     "broadcast_value": (("torch", "dist"), ()),
     "unwrap": (("DDP",), ()),
+    "forward_through": ((), ()),
     "rows_of_rank": (("DistributedSampler",), ()),
     "rows_of_all": (("torch", "dist"), ()),
     "share_of_rank": (("DistributedSampler",), ()),
@@ -188,6 +190,7 @@ def helper(name: str, options: frozenset[str], names: Names) -> list[str]:
         "broadcast_value": _broadcast,
         "rows_of_rank": _rows,
         "ShardedSampler": helper_classes.sampler,
+        "forward_through": _through,
     }
     text = shaped[name](options) if name in shaped else _TEXTS[name]
     for key, value in names.chosen.items():
@@ -243,6 +246,25 @@ def _setup(options: frozenset[str]) -> str:
     if "index" in options:
         return f'{head}{bind}        return local_rank\n{gloo}    return "cpu"\n'
     return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n    {gloo}    return device\n'
+
+
+def _through(options: frozenset[str]) -> str:
+    told = "method or part" if "part" in options else "method"
+    bare = "<ddp_model>.module"
+    part = f"{bare}.get_submodule(name)" if "nested" in options else f"getattr({bare}, name)"
+    evaluates = f"    if not <torch>.is_grad_enabled():\n        return {part}(*args, **kwargs)\n"
+    text = (
+        "def <forward_through>(<ddp_model>, name, *args, **kwargs):\n"
+        f'    """Call a {told} of the wrapped module in a forward of DDP, which averages no other gradients."""\n'
+        f"{evaluates if 'evaluates' in options else ''}\n"
+        "    def forward(*args, **kwargs):\n"
+        "        del <ddp_model>.module.forward  # the module's own is in force again\n"
+        f"        return {part}(*args, **kwargs)\n"
+        "\n"
+        "    <ddp_model>.module.forward = forward\n"
+        "    return <ddp_model>(*args, **kwargs)\n"
+    )
+    return text.replace("<ddp_model>", "model")
 
 
 def _broadcast(options: frozenset[str]) -> str:

@@ -90,7 +90,8 @@ class Facts:
                 wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
         made = {node for point in self.wrap_points for node in (point.made, *point.uses) if node is not None}
         by_use = {m.site.node for point in self.wrap_points for m in point.modules if m.cls is None and not m.name}
-        return Flow(self.project, inserted=wrapped, around=made, models=by_use).run()
+        routed: dict[cst.CSTNode, cst.BaseExpression] = {r.call: r.base for p in self.wrap_points for r in p.routes}
+        return Flow(self.project, inserted=wrapped, around=made, models=by_use, routed=routed).run()
 
     @functools.cached_property
     def after_roles(self) -> Roles:

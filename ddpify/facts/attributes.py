@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, detached, join, origins
 from ddpify.facts.fields import Fields
 from ddpify.facts.frames import Frame
+from ddpify.facts.surface import SURFACE
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -45,7 +46,7 @@ class Attributes(Fields):
         name = node.attr.value
         found: list[Value] = []
         for obj in base:
-            if isinstance(obj, (Wrapped, Module)):
+            if isinstance(obj, (Wrapped, Module)) and node not in self.reached:
                 self.event("attribute", node, frame, obj, name)
             found.append(self.get(obj, name, node, frame))
         return join(*found) if found else UNKNOWN
@@ -67,6 +68,9 @@ class Attributes(Fields):
             case Instance() | Module():
                 return self.field(obj, name, node, frame)
             case Wrapped():
+                if self.planned and name not in SURFACE and obj.module:
+                    # the plan writes `.module` there
+                    return join(*(self.get(m, name, node, frame) for m in obj.module))
                 return obj.module if name == "module" else (Method(obj, name),)
             case Loader():
                 return self.loader_field(obj, name, node)
@@ -105,6 +109,9 @@ class Attributes(Fields):
         if name in ("forward", "__call__") and isinstance(obj, Module):
             return (Method(obj, name),)  # net.forward(x) is a forward of the model like net(x)
         member = obj.cls.member(name) if obj.cls is not None else ()
+        if isinstance(obj, Module) and obj.inner is not None and obj.name == "torch.compile":
+            inside = self.field(obj.inner, name, node, frame)  # the compiled model hands on what it does not have
+            return inside if not any(isinstance(o, Method) for o in inside) else (Method(obj, name),)
         if not member:
             return (Method(obj, name),)
         found: list[Value] = []
@@ -181,6 +188,9 @@ class Attributes(Fields):
                         part.owner = obj
                     if isinstance(part, Module) and part is not obj and part.part_of is None:
                         part.part_of = obj
+        elif isinstance(obj, Wrapped) and self.planned:
+            for inner in obj.module:
+                self.set_field(inner, name, value)
         elif isinstance(obj, Class):
             obj.members[name] = value
         elif isinstance(obj, Mod) and obj.source in self.modules:

@@ -17,6 +17,7 @@ from ddpify.facts.values import (
     Dataset,
     Dict,
     Ext,
+    FromForward,
     Func,
     Instance,
     Iteration,
@@ -24,6 +25,7 @@ from ddpify.facts.values import (
     Method,
     Module,
     Obj,
+    Origin,
     Seq,
     Thing,
     Value,
@@ -41,6 +43,13 @@ class Calls(Library):
     open_call = False
 
     def call(self, node: cst.Call, frame: Frame) -> Value:
+        if node in self.routed:
+            routed = self.through_wrapper(node, frame)
+            if routed is not None:
+                return routed
+        return self.plain_call(node, frame)
+
+    def plain_call(self, node: cst.Call, frame: Frame) -> Value:
         parent = self.super_call(node, frame)
         callee = parent if parent is not None else self.expr(node.func, frame)
         given: list[Given] = []
@@ -64,6 +73,26 @@ class Calls(Library):
         results = [self.call_object(obj, node, given, named, splats, frame) for obj in callee]
         self.open_call = False
         return join(*results) if results else UNKNOWN
+
+    def through_wrapper(self, node: cst.Call, frame: Frame) -> Value | None:
+        """`model.compute_loss(x)`, where the plan makes a forward of the wrapper of it."""
+        held = next((o for o in self.expr(self.routed[node], frame) if isinstance(o, Wrapped)), None)
+        inner = next((m for m in held.module if isinstance(m, Module)), None) if held is not None else None
+        if held is None or inner is None or self.grad is False:
+            return None
+        given = [self.expr(arg.value, frame) for arg in node.args]
+        self.event("forward", node, frame, held, value=given[0] if given else ())
+        self.quiet += 1
+        try:
+            result = self.plain_call(node, frame)
+        finally:
+            self.quiet -= 1
+        known: frozenset[Origin] = frozenset().union(*map(origins, given))
+        known |= {FromForward(inner.inner or inner, node)}
+        parts = next((o.elements for o in result if isinstance(o, Seq) and o.elements is not None), None)
+        if parts is None:
+            return self.output(result, known)
+        return (Seq(self.site(node, frame), elements=[self.output(e, known) for e in parts]),)
 
     def spread(self, value: Value, given: list[Given]) -> None:
         for obj in value:

@@ -80,7 +80,7 @@ class Containers(Iterating):
                         self.expr(bound, frame)
         keys = constants(index[0]) if len(index) == len(node.slice) == 1 else None
         for obj in base:
-            if isinstance(obj, Wrapped):
+            if isinstance(obj, Wrapped) and node not in self.reached:
                 self.event("item", node, frame, obj)
         return join(*(self.item(obj, keys, bool(index)) for obj in base)) if base else UNKNOWN
 
@@ -107,6 +107,8 @@ class Containers(Iterating):
                 return (Data("int", "size" if keys == [0] else "const", obj.origins),)
             case Data():
                 return (Data(obj.form, obj.agg, obj.origins, obj.on_cpu),)
+            case Module(fields=fields, cls=None) if keys and all(str(k) in fields for k in keys):
+                return join(*(fields[str(k)] for k in keys))
             case Module(fields=fields):
                 return join(*(v for v in fields.values())) or UNKNOWN
             case Wrapped(module=module):

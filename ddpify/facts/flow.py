@@ -58,11 +58,12 @@ class Flow(Paths):
         inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None,
         around: Collection[cst.CSTNode] = (),
         models: Collection[cst.CSTNode] = (),
+        routed: Mapping[cst.CSTNode, cst.BaseExpression] | None = None,
     ) -> None:
         super().__init__(project)
         self.inserted = inserted or {}
-        #: expressions that the plan will wrap where they stand
-        self.around = around
+        self.around, self.routed = around, routed or {}
+        self.reached = {n for call, base in self.routed.items() for n in _between(call, base)}
         #: expressions of which it is known already that they make a model (of a library that could not be read)
         self.models = models
 
@@ -315,3 +316,13 @@ class Flow(Paths):
         return not after
 
     # -- branches -----------------------------------------------------------------------------------
+
+
+def _between(call: cst.CSTNode, base: cst.BaseExpression) -> list[cst.CSTNode]:
+    """`model.layers[0]` and `model.layers` of `model.layers[0](x)`"""
+    found: list[cst.CSTNode] = []
+    node = call.func if isinstance(call, cst.Call) else base
+    while isinstance(node, (cst.Attribute, cst.Subscript)) and node is not base:
+        found.append(node)
+        node = node.value
+    return found

@@ -70,25 +70,6 @@ EXCHANGES = frozenset(
         "__setitem__",
     }
 )
-#: What the wrapper answers as the module would.
-SURFACE = frozenset(
-    {
-        "train",
-        "eval",
-        "parameters",
-        "zero_grad",
-        "to",
-        "cuda",
-        "module",
-        "no_sync",
-        "join",
-        "training",
-        "requires_grad_",
-        "register_comm_hook",
-        "forward",
-        "buffers",
-    }
-)
 #: Methods of tensors behind which no gradient flows back.
 _CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist", "argmax"})
 _NUMBERS = frozenset({"item", "tolist", "numpy"})

@@ -48,6 +48,11 @@ class Networks(Builtins):
         made = Module(self.site(node, frame), name=name, evidence=f"{name}(...)", has_parameters=role == "module")
         parts = [v for _, v in (*given, *named.values())]
         for part in parts:
+            named_parts = [(k, v) for o in part if isinstance(o, Dict) for k, v in o.items.items()]
+            for key, value in named_parts if name.endswith(".ModuleDict") else ():
+                for m in modules(value):
+                    m.part_of = m.part_of or made
+                    made.fields[str(key)] = (m,)
             for m in modules(part):
                 m.part_of = m.part_of or made
                 made.fields.setdefault(str(len(made.fields)), (m,))
@@ -55,7 +60,9 @@ class Networks(Builtins):
             p for p in parts for o in p if isinstance(o, Data)
         ):
             made.has_parameters = (
-                any(m.has_parameters for p in parts for m in modules(p)) or name.endswith("List") or not parts
+                any(m.has_parameters for p in (*parts, *made.fields.values()) for m in modules(p))
+                or name.endswith("List")
+                or not parts
             )
         if role == "loss-module":
             made.fields["reduction"] = _reduction(named)

@@ -128,7 +128,11 @@ def root(module: Module) -> Module:
     while (
         module.part_of is not None
         and module.part_of not in seen
-        and (module.part_of.cls is not None or module.part_of.called)
+        and (
+            module.part_of.cls is not None
+            or module.part_of.called
+            or module.part_of.name.endswith((".ModuleDict", ".ModuleList"))  # nothing can call these
+        )
     ):
         module = module.part_of
         seen.add(module)

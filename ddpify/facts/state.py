@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import libcst as cst
@@ -22,6 +22,12 @@ class State:
 
     #: statements of the script -> the variables that the plan will wrap behind them
     inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] = {}
+    #: expressions that the plan will wrap where they stand
+    around: Collection[cst.CSTNode] = ()
+    #: calls of methods of a model -> the expression that holds it; the plan makes forwards of the wrapper of them
+    routed: Mapping[cst.CSTNode, cst.BaseExpression] = {}
+    #: what stands between such a call and the model: `model.compute_loss`
+    reached: Collection[cst.CSTNode] = ()
 
     def __init__(self, project: Project, *, uncalled: bool = True, budget: int = 600_000) -> None:
         self.project = project
@@ -56,6 +62,11 @@ class State:
         self.stack: list[cst.CSTNode] = []
         self.memo: dict[object, tuple[Value, Frame, tuple[cst.CSTNode, Frame], list[tuple[Any, str, Value]]]] = {}
         self.assigned: dict[cst.CSTNode, frozenset[str]] = {}
+
+    @property
+    def planned(self) -> bool:
+        """Whether this is the script as it will be once the plan is carried out."""
+        return bool(self.inserted or self.around)
 
     def spend(self) -> None:
         self.budget -= 1

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.frames import Frame
-from ddpify.facts.methods import SURFACE
 from ddpify.facts.outside import unread
+from ddpify.facts.surface import SURFACE
 from ddpify.facts.values import Instance, Module, Value, Wrapped
 from ddpify.source import Source, walk
 

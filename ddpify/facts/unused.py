@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: methods that make a number of a tensor, by which a forward may decide
 _NUMBERS = frozenset({"item", "any", "all", "sum", "mean", "max", "min", "norm"})
+#: Ways to reach a layer without its name.
+_BY_NAME = ("getattr(", "children()", "modules()", "_modules", "__dict__", "vars(")
 _ENDS = (cst.Return, cst.Break, cst.Continue)
 
 
@@ -33,11 +35,31 @@ def left_out(facts: Facts, module: Module) -> str | None:
         if m.inner is not None:
             todo.append(m.inner)
         if m.cls is not None:
-            found = next(_in_forward(facts, m, m.cls), None)
+            found = next(_in_forward(facts, m, m.cls), None) or next(_never_read(facts, m, m.cls), None)
             if found is not None:
                 return found
         todo.extend(x for value in (*m.fields.values(), *m.parts) for x in modules(value))
     return None
+
+
+def _never_read(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
+    """A layer that `__init__` makes and nothing in the project reads: no forward can call it."""
+    own = [c.source.code(c.node) for c in cls.lineage()]
+    if any(word in text for word in _BY_NAME for text in own) or any(
+        not b.startswith("torch.nn.") for b in cls.outside()
+    ):
+        return
+    for name, value in module.fields.items():
+        if not name.isidentifier() or not any(m.has_parameters and m.name != "" for m in modules(value)):
+            continue
+        read = (
+            isinstance(n, cst.Attribute) and n.attr.value == name and not isinstance(s.parents.get(n), cst.AssignTarget)
+            for s in facts.project.files()
+            if f".{name}" in s.text
+            for n in walk(s.module)
+        )
+        if any(f"self.{name}" in text for text in own) and not any(read):
+            yield f"self.{name}"
 
 
 def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:

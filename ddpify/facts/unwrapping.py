@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import constants
+from ddpify.facts.contents import constants, modules
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.externals import keeps
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.methods import SURFACE
 from ddpify.facts.phases import phase_test
+from ddpify.facts.surface import SURFACE
 from ddpify.facts.unreached import unreached
 from ddpify.facts.values import Dict, Ext, Module, Seq, Wrapped
 from ddpify.source import Source
@@ -63,7 +63,7 @@ def find_raw(facts: Facts) -> list[Raw]:
     def want(event: Event, node: cst.BaseExpression, why: str, what: str, frame: Frame | None = None) -> None:
         if _of_module(facts, node):
             return
-        for place, source in _climb(frame or event.frame, node, trains):
+        for place, source in climb(frame or event.frame, node, trains):
             values = flow.values.get(place, ())
             both = any(isinstance(o, Module) for o in values)
             found.setdefault(id(place), Raw(place, source, why, what, both))
@@ -75,14 +75,14 @@ def find_raw(facts: Facts) -> list[Raw]:
     }
     for e in flow.log.events:
         if e.kind == "forward" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Call):
-            if e.grad is not False and e.node in training:
+            if (e.grad is not False and e.node in training) or e.node in flow.routed:
                 continue
             func = _callee(e.node)
             trainer = trained.get((id(e.node), id(e.frame)))
             test = phase_test(facts, trainer, e) if trainer is not None else None
             if trainer is None and e.grad is False and e.node in training:
                 # one method for both: rod.u(x) while training, and under no_grad()
-                stays = any(place is func for place, _ in _climb(e.frame, func, trains))
+                stays = any(place is func for place, _ in climb(e.frame, func, trains))
                 test = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()" if stays else None
             if test is not None:
                 found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", test=test))
@@ -92,7 +92,8 @@ def find_raw(facts: Facts) -> list[Raw]:
             e.kind == "attribute"
             and isinstance(e.obj, Wrapped)
             and e.name not in SURFACE
-            and isinstance(e.node, cst.Attribute)
+            and isinstance(e.node, (cst.Attribute, cst.Subscript))
+            and not _names_alike(e)
         ):
             want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
         elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):
@@ -119,7 +120,7 @@ def find_raw(facts: Facts) -> list[Raw]:
                     want(e, node, "handed over", e.name, frame)
     for base, frame, what, both in unreached(facts, _PICKLES):
         why = "state" if "state_dict" in what else "attribute" if what else "handed over"
-        for place, source in _climb(frame, base, trains):
+        for place, source in climb(frame, base, trains):
             found.setdefault(id(place), Raw(place, source, why, what, both and place is base))
     return list(found.values())
 
@@ -130,6 +131,12 @@ def _of_module(facts: Facts, node: cst.BaseExpression) -> bool:
     if not isinstance(func, cst.Attribute) or func.attr.value in SURFACE:
         return False
     return any(isinstance(o, Wrapped) for o in facts.after.values.get(func.value, ()))
+
+
+def _names_alike(e: Event) -> bool:
+    """`model.named_parameters()` behind nn.DataParallel: its names began with `module.`, as the wrapper's do."""
+    held = modules((e.obj,)) if e.obj is not None else []
+    return e.name in ("named_parameters", "named_modules", "named_buffers") and all(m.parallel for m in held)
 
 
 def _asks_for_class(facts: Facts, call: cst.Call) -> bool:
@@ -207,7 +214,9 @@ class _Trains:
         return self.known[id(frame)]
 
 
-def _climb(frame: Frame, node: cst.BaseExpression, trains: _Trains) -> list[tuple[cst.BaseExpression, Source]]:
+def climb(
+    frame: Frame, node: cst.BaseExpression, trains: Callable[[Frame], bool]
+) -> list[tuple[cst.BaseExpression, Source]]:
     """From a use up to the argument of the outermost call that does not train, in every context."""
     if not (
         isinstance(node, cst.Name) and node.value in frame.arguments and node.value not in frame.assigned
@@ -219,5 +228,5 @@ def _climb(frame: Frame, node: cst.BaseExpression, trains: _Trains) -> list[tupl
     found: list[tuple[cst.BaseExpression, Source]] = []
     for entry in frame.entries:
         given = argument_of(entry.call, frame, node.value) or argument
-        found.extend(_climb(entry.frame, given, trains))
+        found.extend(climb(entry.frame, given, trains))
     return found

@@ -16,6 +16,7 @@ from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.roles import Roles, root
+from ddpify.facts.routes import Route, find_route, in_step
 from ddpify.facts.trails import way_back
 from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
 from ddpify.source import Source
@@ -40,6 +41,8 @@ class WrapPoint:
     made: cst.BaseExpression | None = None
     #: the `self` of each `self(x)` in a module that trains itself; `target` is wrapped before `after`
     uses: tuple[cst.BaseExpression, ...] = ()
+    #: the calls of methods and parts of the model in which it trains, which have to go through the wrapper
+    routes: tuple[Route, ...] = ()
 
     @property
     def is_before(self) -> bool:
@@ -75,8 +78,13 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
             and module in [root(m) for m in modules((e.obj,))]
         ]
         if forwards:
+            forwards = [e for e in forwards if in_step(roles, e)] or forwards
             first = min(forwards, key=lambda e: e.seq)
-            found.append((_Search(flow, roles, module, first).point(), first))
+            routes = [find_route(flow, roles, e, module) for e in forwards]
+            around = routes[forwards.index(first)]
+            first = around.event(first) if around is not None else first
+            kept = {id(r.call): r for r in routes if r is not None}
+            found.append((_Search(flow, roles, module, first, tuple(kept.values())).point(), first))
     return _one_each(found)
 
 
@@ -107,6 +115,7 @@ class _Search:
     roles: Roles
     module: Module
     first: Event
+    routes: tuple[Route, ...] = ()
 
     def none(self, reason: str) -> NoWrapPoint:
         about = way_back(
@@ -124,7 +133,10 @@ class _Search:
             if first.obj is not None
             else []
         )
-        if isinstance(func, cst.Attribute) and func.attr.value in ("forward", "__call__"):
+        route = next((r for r in self.routes if r.call is first.node), None)
+        if route is not None:
+            func = route.base
+        elif isinstance(func, cst.Attribute) and func.attr.value in ("forward", "__call__"):
             func = func.value
         elif inside and root(inside[0]) is module and inside[0].inner is not module:
             return self.none(f"`{source.code(func)}` trains a part of the model by itself, not the model's forward")
@@ -136,7 +148,8 @@ class _Search:
         if isinstance(cell, str):
             return self.none(cell)
         found = self.place(cell)
-        return self.whole(found, cell) if isinstance(found, WrapPoint) and cell.shape else found
+        found = self.whole(found, cell) if isinstance(found, WrapPoint) and cell.shape else found
+        return replace(found, routes=self.routes) if isinstance(found, WrapPoint) else found
 
     def place(self, cell: Cell) -> WrapPoint | NoWrapPoint:
         """The statement behind which the model stands in its cell, ready to be wrapped."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 #: qualified name -> place and keywords of the path
 _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     (r"torch\.save|torch\.jit\.save", 1, ("f",)),
+    (r"torch\.onnx\.export", 2, ("f",)),
     (r"numpy\.(save|savez|savez_compressed)", 0, ("file",)),
     (r"numpy\.savetxt", 0, ("fname",)),
     (r"joblib\.dump|torch\.export\.save|faiss\.write_index", 1, ("filename", "f")),

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
-from ddpify.facts.methods import SURFACE
+from ddpify.facts.surface import SURFACE
 from ddpify.facts.trails import way_back
 from ddpify.facts.unwrapping import Raw, find_raw
 from ddpify.facts.values import Module, Wrapped

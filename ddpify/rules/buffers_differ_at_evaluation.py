@@ -9,11 +9,13 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules
+from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.roles import expression_for, loaders_in
-from ddpify.facts.unwrapping import Raw, find_raw
-from ddpify.facts.values import Loader, Wrapped
+from ddpify.facts.routes import in_step
+from ddpify.facts.unwrapping import Raw, climb, find_raw
+from ddpify.facts.values import Loader, Module, Wrapped
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
 
@@ -23,7 +25,7 @@ class BuffersDifferAtEvaluation(Rule):
 
     ## What it does
     Puts `sync_buffers(model.module)` before the evaluation of a model that has buffers which a training forward
-    changes.
+    changes. Copies and averages of such a model (EMA, AveragedModel, a mean teacher) get them too.
 
     ## Why is this bad?
     Each rank's BatchNorm has seen its own batches, and DDP broadcasts rank 0's buffers only at the next training
@@ -63,37 +65,39 @@ class BuffersDifferAtEvaluation(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
             return
-        done: set[int] = set()
-        raws = facts.cached("raw", find_raw)
-        places = {id(r.node): r for r in raws if r.why == "evaluation"}
+        done: set[tuple[int, str]] = set()
+        raws = [r for r in facts.cached("raw", find_raw) if r.why == "evaluation"]
+        followers = _followers(facts)
         for e in facts.after.log.of("forward"):
-            if not isinstance(e.obj, Wrapped) or (
-                e.grad is not False and e.node in facts.after_roles.training_forwards
-            ):
+            if e.seq >= facts.after.main_end or not _looks_on(facts, e, followers):
                 continue
-            if not any(mentions(m, BUFFERS) for m in modules((e.obj,))) or e.seq >= facts.after.main_end:
+            if not any(mentions(m, BUFFERS) for m in modules((e.obj,) if e.obj is not None else ())):
                 continue
+            held = facts.after.values
+            named = raws if isinstance(e.obj, Wrapped) else list(_named(e))
+            places = {id(r.node): r for r in named if e.obj in held.get(r.node, ())}
             for stmt, raw, frame in self.place(facts, e, places):
-                if id(stmt) not in done and facts.editable(frame.source):
-                    done.add(id(stmt))
-                    names, name = facts.names_of(frame.source), frame.source.code(raw.node)
-                    inside = stmt in frame.source.ancestors(raw.node)
-                    known = None if inside or e.obj is None else expression_for(e.obj, frame, facts.after)
-                    name = known or name
-                    bare = f"{names['unwrap']}({name})" if raw.both else f"{name}.module"
-                    line = f"{names['sync_buffers']}({bare})"
-                    if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
-                        line = f"if not ({raw.test}):\n    {line}"
-                    edits: list[Edit] = [InsertBefore(frame.source, stmt, (line,))]
-                    edits += [AddHelper(frame.source, "unwrap")] if raw.both else []
-                    yield self.finding(
-                        frame.source,
-                        stmt,
-                        f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
-                        *edits,
-                        AddHelper(frame.source, "sync_buffers"),
-                        reason="BatchNorm statistics differ between ranks after training",
-                    )
+                names, name = facts.names_of(frame.source), frame.source.code(raw.node)
+                inside = stmt in frame.source.ancestors(raw.node)
+                known = None if inside or e.obj is None else expression_for(e.obj, frame, facts.after)
+                name = known or name
+                if (id(stmt), name) in done or not facts.editable(frame.source):
+                    continue
+                done.add((id(stmt), name))
+                bare = f"{names['unwrap']}({name})" if raw.both else f"{name}.module"
+                line = f"{names['sync_buffers']}({name if isinstance(e.obj, Module) else bare})"
+                if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
+                    line = f"if not ({raw.test}):\n    {line}"
+                edits: list[Edit] = [InsertBefore(frame.source, stmt, (line,))]
+                edits += [AddHelper(frame.source, "unwrap")] if raw.both else []
+                yield self.finding(
+                    frame.source,
+                    stmt,
+                    f"rank 0's buffers of `{name}` are given to every rank before the evaluation",
+                    *edits,
+                    AddHelper(frame.source, "sync_buffers"),
+                    reason="BatchNorm statistics differ between ranks after training",
+                )
 
     def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, Raw, Frame]]:
         """The statement that starts the evaluation, in the frame where the wrapper still has a name."""
@@ -139,3 +143,27 @@ class BuffersDifferAtEvaluation(Rule):
             if id(node) in raws:
                 return raws[id(node)]
         return None
+
+
+def _followers(facts: Facts) -> set[Module]:
+    """Copies and averages of trained models, and others of their class: no wrapper makes their buffers alike."""
+    inner = {part for w in facts.after_roles.wrapped for m in modules((w,)) for part in (m, m.inner or m)}
+    classes = {m.cls for m in inner if m.cls is not None}
+    seen = {e.obj for e in facts.after.log.of("forward") if isinstance(e.obj, Module) and e.obj not in inner}
+    return {m for m in seen if m.evidence == "a copy" or role_of(m.name) == "copy-module" or m.cls in classes}
+
+
+def _looks_on(facts: Facts, e: Event, followers: set[Module]) -> bool:
+    """Whether a forward belongs to an evaluation: of a wrapper, or of a follower outside the steps."""
+    if isinstance(e.obj, Wrapped):
+        return e.grad is False or e.node not in facts.after_roles.training_forwards
+    return e.grad is False and e.obj in followers and not in_step(facts.after_roles, e)
+
+
+def _named(e: Event) -> Iterator[Raw]:
+    """The expressions that name a model on the way to its forward, from the callee up the arguments."""
+    node = e.node.func if isinstance(e.node, cst.Call) else None
+    if node is None:
+        return
+    for place, source in climb(e.frame, node, lambda frame: False):
+        yield Raw(place, source, "evaluation", "")

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Delete, Edit, InsertBefore, Replace
+from ddpify.edits import AddHelper, AddImport, Delete, Edit, Hoist, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
+from ddpify.facts.gpus import multiplied_batches
 from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -162,13 +163,7 @@ class DataparallelRemnant(Rule):
                     AddImport(source, "DDP"),
                     reason="what stands around the model now is DDP",
                 )
-            elif names == {"torch.cuda.device_count"} and self.multiplies(source, node):
-                yield self.finding(
-                    source,
-                    node,
-                    "a batch size is multiplied by the number of GPUs, and is per process now",
-                    left="take the factor out",
-                )
+        yield from self.batches(facts, source)
         yield from self.loads(facts, source)
 
     def insists(self, facts: Facts, source: Source, node: cst.CSTNode) -> Iterator[Finding]:
@@ -182,6 +177,20 @@ class DataparallelRemnant(Rule):
                 e.node,
                 f"`{code}` insists on nn.DataParallel (line {source.line(node)} of {source.path.name}), which is gone",
                 left="take the call out, or make it do the same for DDP",
+            )
+
+    def batches(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        """`batch_size=8 * n_gpu`, which nn.DataParallel dealt out to the GPUs."""
+        if facts.global_batch == "keep":
+            return  # that is the batch of all GPUs, which is divided by the number of processes
+        for node, size in multiplied_batches(facts, source):
+            edit = Delete(source, node) if size is None else Replace(source, node, source.code(size))
+            yield self.finding(
+                source,
+                node,
+                "the batch size is multiplied by the number of GPUs, and is per process now",
+                edit,
+                reason="each process loads the batch of its own GPU",
             )
 
     def loads(self, facts: Facts, source: Source) -> Iterator[Finding]:
@@ -211,14 +220,12 @@ class DataparallelRemnant(Rule):
                         reason='its keys may start with "module."',
                     )
                 elif state is not None:
+                    name = facts.names_of(source).fresh("saved")
                     yield self.finding(
                         source,
                         e.node,
                         "the state that is loaded may come from the old script",
-                        left=f'give it a name and call {consume}(state, "module.") before it is loaded',
+                        Hoist(source, state, name, e.stmt),
+                        InsertBefore(source, e.stmt, (f'{consume}({name}, "module.")',), last=True),
+                        reason='its keys may start with "module."',
                     )
-
-    def multiplies(self, source: Source, node: cst.CSTNode) -> bool:
-        call = source.parents.get(node)
-        above = source.parents.get(call) if isinstance(call, cst.Call) else None
-        return isinstance(above, cst.BinaryOperation) and isinstance(above.operator, cst.Multiply)

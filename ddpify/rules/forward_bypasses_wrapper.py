@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
+from ddpify.edits import AddHelper, Edit, Replace, Surround
 from ddpify.facts import Facts
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import modules, origins
+from ddpify.facts.frames import Event
 from ddpify.facts.roles import root
+from ddpify.facts.routes import Route
 from ddpify.facts.trails import shown, way_of_call
-from ddpify.facts.values import Module
-from ddpify.rules._base import Bad, Finding, Good, Rule
+from ddpify.facts.values import FromForward, Module
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
 
 class ForwardBypassesWrapper(Rule):
@@ -26,6 +31,11 @@ class ForwardBypassesWrapper(Rule):
     ## Fix
     Call the wrapper itself; what is another method belongs into `forward`, or into a module around the model that
     is wrapped in its place.
+
+    ## Edit
+    `model.compute_loss(x)` and `model.encoder(x)` become `forward_through(model, "compute_loss", x)`: the method runs
+    in a forward of the wrapper. Evaluation goes on calling the module. Losses that each train other parts of one model
+    are refused: a wrapper reduces all of its gradients in each backward.
     """
 
     code = "DDP205"
@@ -49,7 +59,100 @@ class ForwardBypassesWrapper(Rule):
             """),
     )
 
+    converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = nn.Linear(4, 1)
+                def forward(self, x):
+                    return self.layer(x)
+                def loss(self, x):
+                    return self(x).mean()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net.loss(x).backward()
+                optimizer.step()
+            print(net.loss(torch.ones(1, 4)).item())
+            """,
+            gives=('    forward_through(net, "loss", x).backward()', "net.module.loss(torch.ones(1, 4))"),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            nets = nn.ModuleDict({"one": nn.Linear(4, 2), "two": nn.Linear(2, 1)})
+            optimizer = torch.optim.SGD(nets.parameters(), lr=0.1)
+            for (x,) in loader:
+                nets["two"](nets["one"](x)).mean().backward()
+                optimizer.step()
+            """,
+            gives=('    forward_through(nets, "two", forward_through(nets, "one", x)).mean().backward()',),
+        ),
+    )
+
     def check(self, facts: Facts) -> Iterator[Finding]:
+        yield from self.routed(facts) if facts.converting else ()
+        yield from self.around(facts)
+
+    def routed(self, facts: Facts) -> Iterator[Finding]:
+        """`model.compute_loss(x)` -> `forward_through(model, "compute_loss", x)`"""
+        routes = [r for w in facts.wrap_points for r in w.routes]
+        options = frozenset({"nested"} if any("." in r.name for r in routes) else ())
+        calls = {r.call for r in routes}
+        if any(e.node in calls and e.grad is False for e in facts.flow.log.of("call")):
+            options |= {"evaluates"}
+        for w in facts.wrap_points:
+            yield from self.apart(facts, w.routes)
+        for r in routes:
+            source = r.frame.source
+            name = facts.names_of(source)["forward_through"]
+            held = f'{source.code(r.base)}, "{r.name}"'
+            first = r.call.args[0] if r.call.args else None
+            edits: list[Edit] = (
+                [Replace(source, r.call, f"{name}({held})")]
+                if first is None
+                else [Replace(source, r.call.func, name), Surround(source, first, f"{held}, ", "")]
+            )
+            yield self.finding(
+                source,
+                r.call,
+                f"`{source.code(r.call.func)}` trains outside the forward of the model",
+                *edits,
+                AddHelper(source, "forward_through", options),
+                reason="DDP averages the gradients of what goes through its forward",
+            )
+
+    def apart(self, facts: Facts, routes: tuple[Route, ...]) -> Iterator[Finding]:
+        """`loss_d` trains `model.disc` alone, `loss_g` both parts: one wrapper cannot reduce either."""
+        names = {r.call: r.name for r in routes if r.is_part}
+        trained: dict[cst.CSTNode, tuple[Event, frozenset[str]]] = {}
+        for b in facts.after_roles.backwards:
+            through = [o for o in origins(b.value) if isinstance(o, FromForward) and not o.cut]
+            held = frozenset(n for o in through for call, n in names.items() if o.node is call)
+            if held:
+                trained.setdefault(b.node, (b, held))
+        if len({held for _, held in trained.values()}) > 1:
+            b, held = min(trained.values(), key=lambda t: len(t[1]))
+            source = b.frame.source
+            yield self.finding(
+                source,
+                b.node,
+                f"`{source.code(b.node)}` trains no more than `{'`, `'.join(sorted(held))}` of the model, and another "
+                "loss trains other parts: a DDP wrapper reduces all of its gradients in each backward",
+                refuse=way_of_call(facts.after, b),
+                left="Make a model of its own of each part, so that each gets a wrapper of its own",
+            )
+
+    def around(self, facts: Facts) -> Iterator[Finding]:
         flow, roles = facts.after, facts.after_roles
         wrapped = {part for w in roles.wrapped for m in modules(w.module) for part in (m, m.inner or m)}
         through = {id(b) for e in flow.log.of("forward") for b in [e.node] if not isinstance(e.obj, Module)}

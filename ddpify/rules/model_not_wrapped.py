@@ -11,15 +11,14 @@ from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore, Repl
 from ddpify.errors import Way
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
-from ddpify.facts.frames import Frame
 from ddpify.facts.roles import root
-from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.trails import shown, way_back, way_of_call
 from ddpify.facts.unused import left_out
-from ddpify.facts.values import Const, Device, FromForward, Module
+from ddpify.facts.values import FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._unread import unread
+from ddpify.rules._wrapping import device_ids, wrap_statement
 from ddpify.source import walk
 
 _COLLECTIVE = re.compile(r"\b(all_gather|all_reduce|all_to_all|reduce_scatter|world_size)\w*")
@@ -43,7 +42,8 @@ class ModelNotWrapped(Rule):
     Models in a list or dict are wrapped there: `nets = [DDP(net) for net in nets]`, `nets["gen"] = DDP(nets["gen"])`.
     An average of the weights (`copy.deepcopy`, AveragedModel) is made behind the wrap, of `model.module`: then all
     ranks begin with the same one.
-    `find_unused_parameters=True` comes with it only where a layer is called under a random or data-dependent test.
+    `find_unused_parameters=True` comes with it only where a layer is called under a random or data-dependent test, or
+    not at all.
 
     ## When not
     Frozen networks and losses without parameters are left alone: DDP refuses a module that has nothing to train.
@@ -196,7 +196,7 @@ class ModelNotWrapped(Rule):
                     *self.edit(facts, w, loose),
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward"
-                    + (f"; forwards leave `{loose}` out at times, which DDP has to look for" if loose else ""),
+                    + (f"; forwards leave `{loose}` out, which DDP has to look for" if loose else ""),
                 )
         yield from unread(self, facts)
         if not facts.wraps:
@@ -207,7 +207,7 @@ class ModelNotWrapped(Rule):
     def edit(self, facts: Facts, w: WrapPoint, loose: str) -> list[Edit]:
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
         names = facts.names_of(w.source)
-        ids = self.device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
+        ids = device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)
             return [Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))]
@@ -279,61 +279,6 @@ class ModelNotWrapped(Rule):
 
     def name_of(self, w: WrapPoint | NoWrapPoint) -> str:
         return w.target if isinstance(w, WrapPoint) else w.source.code(w.node)
-
-    def device_ids(self, facts: Facts, w: WrapPoint) -> str:
-        """`device_ids=` by what the scope knows: the device, an index, or nothing on the CPU."""
-        setup = facts.cached("setup", find_setup)
-        if not isinstance(setup, SetUp) or not setup.cuda or setup.either:
-            return ""  # a module on one device, whichever that is, needs none
-        if setup.device is None:
-            return ""  # a module on one device needs none
-        torch = facts.names_of(w.source)["torch"]
-        name = name_in_scope(facts, setup, w.frame)
-        if setup.device.form == "other" and setup.device.frame is not w.frame:
-            name = None
-        if name is None:
-            return ""
-        if setup.device.form == "index":
-            return f", device_ids=[{name}] if {torch}.cuda.is_available() else None"
-        return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
-
-
-def wrap_statement(w: WrapPoint, ddp: str, ids: str) -> str:
-    """`model = DDP(model)`; of a list, tuple or dict of models, a new one."""
-    if not w.shape:
-        return f"{w.target} = {ddp}({w.target}{ids})"
-    name = w.each[-1]
-    if w.shape == "dict":
-        key = w.each[0] if len(w.each) > 1 else "name" if name != "name" else "key"
-        return f"{w.target} = {{{key}: {ddp}({name}{ids}) for {key}, {name} in {w.target}.items()}}"
-    every = f"{ddp}({name}{ids}) for {name} in {w.target}"
-    return f"{w.target} = [{every}]" if w.shape == "list" else f"{w.target} = tuple({every})"
-
-
-def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
-    """The name by which a frame knows the device that the set-up gives."""
-    assert setup.device is not None
-    held = facts.flow.values
-    chosen = [s.value for s in setup.device.stmts if isinstance(s, (cst.Assign, cst.AnnAssign)) and s.value is not None]
-    wanted = {id(o) for v in chosen for o in _values(held.get(v))}
-    nodes = {id(v) for v in chosen}
-    if frame is setup.frame:
-        return setup.device.target
-    func = frame.func
-    for name, value in frame.scope.names.items():
-        if any(
-            id(o) in wanted or (isinstance(o, Const) and id(o.node) in nodes)
-            for o in value
-            if isinstance(o, (Device, Const))
-        ):
-            fields = getattr(getattr(func, "bound", None), "fields", {})
-            field = next((f for f, other in fields.items() if other == value), None)
-            return f"{func.node.params.params[0].name.value}.{field}" if field and func is not None else name
-    return setup.device.target if frame.scope.holder(setup.device.target) is setup.frame.scope else None
-
-
-def _values(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else ()
 
 
 def parameters_of(call: cst.CSTNode) -> cst.CSTNode:

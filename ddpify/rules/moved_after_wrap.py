@@ -24,6 +24,9 @@ class MovedAfterWrap(Rule):
     ## Why is this bad?
     The move replaces what the wrapper's hooks sit on: gradients are no longer averaged, and nothing is said.
 
+    ## Fix
+    Move the model before the wrap, and save a copy: `{k: v.cpu() for k, v in model.module.state_dict().items()}`.
+
     ## Edit
     `model.cpu()` before a save, and the way back behind it, go; what is saved is a copy on the CPU:
     `{k: v.cpu() for k, v in model.module.state_dict().items()}`.

@@ -22,6 +22,9 @@ class ParameterSetInForward(Rule):
     rank to rank from the first step on, silently; a parameter that gets no gradient at all ends the second step with
     "Expected to have finished reduction in the prior iteration".
 
+    ## Fix
+    Keep it as a buffer, and add up over the ranks what it is computed from.
+
     ## Edit
     None: keep it in a buffer (`register_buffer`), and `all_reduce` the sums over the batch that it is computed from, so
     that every rank writes the same.

@@ -23,6 +23,9 @@ class RemovedFromTorch(Rule):
     The script stops at the first such line, distributed or not. What `volatile` kept out of the graph is in it again:
     an evaluation needs more memory.
 
+    ## Fix
+    Write what takes its place in torch 2, as the message says.
+
     ## When not
     What torch 2 still runs stays as it is: `Variable(x)`, `size_average=False`, `loss.data.item()`.
     """

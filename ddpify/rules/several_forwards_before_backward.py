@@ -174,16 +174,19 @@ class SeveralForwardsBeforeBackward(Rule):
             pending: list[Event] = []  # forwards since the last backward through this wrapper
             ran: list[Event] = []  # those before it
             last: Event | None = None  # that backward
+            again = False  # a new wrapper of the same model ran forward since then
             for e in happened:
                 if e.kind == "forward" and e.obj is w and e.grad is not False:
                     pending.append(e)
+                elif e.kind == "forward" and isinstance(e.obj, Wrapped) and inner & set(modules((e.obj,))):
+                    again = e.obj is not w
                 elif e.kind == "backward":
                     reached = {
                         id(o.node)
                         for o in origins(e.value)
                         if isinstance(o, FromForward) and not o.cut and o.module in inner
                     }
-                    if not reached or (last is not None and alternatives(last, e)):
+                    if not reached or (again and not pending) or (last is not None and alternatives(last, e)):
                         continue
                     if not pending and last is not None:
                         through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])
@@ -195,7 +198,7 @@ class SeveralForwardsBeforeBackward(Rule):
                     mine = {id(p.node) for p in pending}
                     if len(mine) > 1 and mine <= reached:
                         yield from self.buffers(facts, pending[-1], w, done)
-                    pending, ran, last = [], pending or ran, e
+                    pending, ran, last, again = [], pending or ran, e, False
 
     def detached(self, e: Event, through: Event, cut: list[cst.Name | cst.Attribute]) -> Finding:
         """The first loss does not train what made its input: its gradients there are thrown away."""

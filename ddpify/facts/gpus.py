@@ -1,0 +1,68 @@
+"""A file in, batch sizes that grow with the number of GPUs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.contents import constants
+from ddpify.facts.placing import statement_of
+from ddpify.facts.values import Ext, Loader
+from ddpify.source import Source, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+def multiplied_batches(facts: Facts, source: Source) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression | None]]:
+    """`8 * n_gpu` and its other factor, or `args.batch_size *= n_gpu` (no other factor), where a DataLoader gets it."""
+    sizes = _batch_sizes(facts)
+    texts = {s.code(n) for s, n in sizes}
+    for node in walk(source.module):
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
+            one, other = _counts(facts, source, node.left), _counts(facts, source, node.right)
+            stmt = statement_of(source, node)
+            named = isinstance(stmt, cst.Assign) and source.code(stmt.targets[0].target) in texts
+            inside = any(node is n or n in source.ancestors(node) for s, n in sizes if s is source)
+            if one != other and (inside or named):
+                yield node, node.right if one else node.left
+        elif (
+            isinstance(node, cst.AugAssign)
+            and isinstance(node.operator, cst.MultiplyAssign)
+            and source.code(node.target) in texts
+            and _counts(facts, source, node.value)
+        ):
+            yield node, None
+
+
+def _batch_sizes(facts: Facts) -> list[tuple[Source, cst.BaseExpression]]:
+    """The expressions that DataLoaders are given as batch_size."""
+    found = []
+    for e in facts.flow.log.of("loader"):
+        call = e.obj.call if isinstance(e.obj, Loader) else None
+        for at, arg in enumerate(call.args if call is not None else ()):
+            if arg.keyword.value == "batch_size" if arg.keyword is not None else at == 1:
+                found.append((e.frame.source, arg.value))
+    return found
+
+
+def _counts(facts: Facts, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
+    """`torch.cuda.device_count()`, `max(1, n_gpu)`, `n_gpu`"""
+    values = facts.flow.values
+    if isinstance(node, cst.Call):
+        names = {o.name for o in values.get(node.func, ()) if isinstance(o, Ext)}
+        if names == {"builtins.max"}:
+            rest = [a.value for a in node.args if constants(values.get(a.value, ())) != [1]]
+            return len(rest) == 1 and _counts(facts, source, rest[0], depth)
+        return names == {"torch.cuda.device_count"}
+    if not depth or not isinstance(node, (cst.Name, cst.Attribute)):
+        return False
+    code = source.code(node)
+    given = [
+        e.stmt.value
+        for e in facts.flow.log.of("bind", "set")
+        if e.frame.source is source and isinstance(e.stmt, cst.Assign) and source.code(e.node) == code
+    ]
+    return bool(given) and all(_counts(facts, source, v, depth - 1) for v in given)

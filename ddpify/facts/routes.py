@@ -1,0 +1,85 @@
+"""A training forward in, the call out that reaches it from outside: `model.compute_loss(x)`, `model.encoder(x)`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import libcst as cst
+
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Entry, Event, Frame
+from ddpify.facts.roles import Roles, root
+from ddpify.facts.values import Module
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """A call, outside the model, of a method or a part of it, in which it trains."""
+
+    call: cst.Call
+    #: the expression that holds the model
+    base: cst.BaseExpression
+    #: what is called of it: `compute_loss`, `encoder`, `layers.0`
+    name: str
+    frame: Frame
+    stmt: cst.CSTNode
+    #: it is a part of the model, no method
+    is_part: bool = False
+
+    def event(self, of: Event) -> Event:
+        """The forward, as if it happened where the method is called."""
+        loops = next((en.loops for chain in of.frame.chains() for en in chain if en.call is self.call), of.loops)
+        return replace(of, node=self.call, frame=self.frame, stmt=self.stmt, loops=loops)
+
+
+def find_route(flow: Flow, roles: Roles, event: Event, module: Module) -> Route | None:
+    """The outermost call on the way to a forward that is a method or a part of the model, and does not train itself."""
+    for chain in event.frame.chains(1):
+        steps = [*chain, Entry(event.frame, event.node, event.stmt, event.loops, event.grad)]
+        for entry in steps:
+            if not isinstance(entry.call, cst.Call) or _trains_inside(roles, entry.call):
+                continue
+            named = _named(flow, entry.call.func, module)
+            if named is not None:
+                is_part = any(isinstance(o, Module) for o in flow.values.get(entry.call.func, ()))
+                return Route(entry.call, *named, entry.frame, entry.stmt, is_part)
+    return None
+
+
+def in_step(roles: Roles, event: Event) -> bool:
+    """Whether a forward runs in the loop that takes the steps: the same method may be called for a look at the end."""
+    loops = {id(lp.node) for around in event.all_loops() for lp in around}
+    turns = [{id(around[-1].node) for around in b.all_loops() if around} for b in roles.backwards]
+    return any(not t or t & loops for t in turns)
+
+
+def _trains_inside(roles: Roles, call: cst.Call) -> bool:
+    """`model.fit(loader)`: the backward happens in the call."""
+    return any(entry.call is call for b in roles.backwards for chain in b.frame.chains() for entry in chain)
+
+
+def _named(flow: Flow, func: cst.BaseExpression, module: Module) -> tuple[cst.BaseExpression, str] | None:
+    """`model.layers[0]` is `layers.0` of `model`."""
+    names: list[str] = []
+    node = func
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        key = node.attr.value if isinstance(node, cst.Attribute) else _literal(node)
+        if key is None:
+            return None
+        names.insert(0, key)
+        node = node.value
+        if any(
+            isinstance(o, Module) and module in (o, o.inner) and root(o) is module for o in flow.values.get(node, ())
+        ):
+            return (node, ".".join(names)) if names not in (["forward"], ["__call__"]) else None
+    return None
+
+
+def _literal(node: cst.Subscript) -> str | None:
+    """`["enc"]`, `[0]`"""
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    value = index.value if isinstance(index, cst.Index) else None
+    if isinstance(value, cst.SimpleString):
+        found = value.evaluated_value
+        return found if isinstance(found, str) and "." not in found else None
+    return value.value if isinstance(value, cst.Integer) else None

@@ -1,0 +1,67 @@
+"""Wrap points in, the text of a wrap out: what the rules that wrap a model, once or again, share."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.frames import Frame
+from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.values import Const, Device
+from ddpify.facts.wraps import WrapPoint
+
+
+def device_ids(facts: Facts, w: WrapPoint) -> str:
+    """`device_ids=` by what the scope knows: the device, an index, or nothing on the CPU."""
+    setup = facts.cached("setup", find_setup)
+    if not isinstance(setup, SetUp) or not setup.cuda or setup.either:
+        return ""  # a module on one device, whichever that is, needs none
+    if setup.device is None:
+        return ""  # a module on one device needs none
+    torch = facts.names_of(w.source)["torch"]
+    name = name_in_scope(facts, setup, w.frame)
+    if setup.device.form == "other" and setup.device.frame is not w.frame:
+        name = None
+    if name is None:
+        return ""
+    if setup.device.form == "index":
+        return f", device_ids=[{name}] if {torch}.cuda.is_available() else None"
+    return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
+
+
+def wrap_statement(w: WrapPoint, ddp: str, ids: str) -> str:
+    """`model = DDP(model)`; of a list, tuple or dict of models, a new one."""
+    if not w.shape:
+        return f"{w.target} = {ddp}({w.target}{ids})"
+    name = w.each[-1]
+    if w.shape == "dict":
+        key = w.each[0] if len(w.each) > 1 else "name" if name != "name" else "key"
+        return f"{w.target} = {{{key}: {ddp}({name}{ids}) for {key}, {name} in {w.target}.items()}}"
+    every = f"{ddp}({name}{ids}) for {name} in {w.target}"
+    return f"{w.target} = [{every}]" if w.shape == "list" else f"{w.target} = tuple({every})"
+
+
+def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:
+    """The name by which a frame knows the device that the set-up gives."""
+    assert setup.device is not None
+    held = facts.flow.values
+    chosen = [s.value for s in setup.device.stmts if isinstance(s, (cst.Assign, cst.AnnAssign)) and s.value is not None]
+    wanted = {id(o) for v in chosen for o in _values(held.get(v))}
+    nodes = {id(v) for v in chosen}
+    if frame is setup.frame:
+        return setup.device.target
+    func = frame.func
+    for name, value in frame.scope.names.items():
+        if any(
+            id(o) in wanted or (isinstance(o, Const) and id(o.node) in nodes)
+            for o in value
+            if isinstance(o, (Device, Const))
+        ):
+            fields = getattr(getattr(func, "bound", None), "fields", {})
+            field = next((f for f, other in fields.items() if other == value), None)
+            return f"{func.node.params.params[0].name.value}.{field}" if field and func is not None else name
+    return setup.device.target if frame.scope.holder(setup.device.target) is setup.frame.scope else None
+
+
+def _values(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else ()
