@@ -165,7 +165,7 @@ def test_generated_files_stay(head: str) -> None:
     Path("train.py").write_text(ENTRY.format(imports=ABSOLUTE, D="", E="", T=""))
     result = CliRunner().invoke(cli, ["train.py", "--in-place"], prog_name="ddpify")
     assert result.exit_code == 2
-    assert "the training DataLoader is made in points.py:" in result.stderr
+    assert "`DataLoader(data, batch_size=batch, shuffle=True)` is made in points.py:" in result.stderr
     assert Path("app/data/points.py").read_text() == f"{head}\n{LOADERS}"
 
 

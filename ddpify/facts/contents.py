@@ -37,6 +37,11 @@ def join(*values: Value) -> Value:
     return tuple(found) if data is None else (*found, data)
 
 
+def may_hold(value: Value, obj: Obj) -> bool:
+    """Whether an object is in a value, or may be among those that were one too many to keep."""
+    return obj in value or len(value) >= _MOST
+
+
 def merge(a: Data, b: Data) -> Data:
     if a == b:
         return a

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, InsertBefore
 from ddpify.facts import Facts
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import may_hold, modules
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.layers import BUFFERS, mentions
@@ -75,7 +75,7 @@ class BuffersDifferAtEvaluation(Rule):
                 continue
             held = facts.after.values
             named = raws if isinstance(e.obj, Wrapped) else list(_named(e))
-            places = {id(r.node): r for r in named if e.obj in held.get(r.node, ())}
+            places = {id(r.node): r for r in named if e.obj is not None and may_hold(held.get(r.node, ()), e.obj)}
             for stmt, raw, frame in self.place(facts, e, places):
                 names, name = facts.names_of(frame.source), frame.source.code(raw.node)
                 inside = stmt in frame.source.ancestors(raw.node)

@@ -47,7 +47,7 @@ class DeviceBound(Check):
                 return f"chooses GPU {event.index}{at(event.at)}"
         for init in rank.of(Init)[:1]:
             before = any(not event.after_init for event in bound)
-            if not before and init.device is None:
+            if not before and init.device is None and rank.of(Request):  # a script without device code stays on the CPU
                 return f"sets up the process group{at(init.at)} before it is bound to a GPU"
         for wrap in rank.of(Wrap):
             if wrap.device_ids not in (None, (own,)):
