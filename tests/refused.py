@@ -94,31 +94,41 @@ VALUES = {
         "HEAD\ndef main():\n" + "".join(f"    {x}\n" for x in TAIL.split("\n"))
     ),
     # -- the loader
-    "it has a batch_sampler (`own`)": loaded("""
-        class Own:
-            def __iter__(self):
-                yield [0, 1]
-        own = Own()
+    "it has a batch_sampler (`own`) that ddpify could not follow": loaded("""
+        from samplers import Own
+        own = Own(points)
         loader = DataLoader(points, batch_sampler=own)
         """),
-    "it has WeightedRandomSampler (`drawn`)": loaded("""
-        drawn = torch.utils.data.WeightedRandomSampler(torch.ones(8), 8)
+    "it has a sampler (`drawn`) that ddpify could not follow": loaded("""
+        from samplers import Balanced
+        drawn = Balanced(points)
         loader = DataLoader(points, sampler=drawn)
         """),
-    "`flow` is a Walk, an IterableDataset": loaded("""
+    "`flow` is a stream, and `random.shuffle(order)` draws another order on each rank in Walk": loaded("""
+        import random
         class Walk(torch.utils.data.IterableDataset):
             def __iter__(self):
-                yield (torch.ones(4),)
+                order = list(range(8))
+                random.shuffle(order)
+                for i in order:
+                    yield (torch.full((4,), float(i)),)
         flow = Walk()
         loader = DataLoader(flow)
         """),
-    "`pairs` is a ChainDataset, a stream": loaded("""
-        pairs = torch.utils.data.ChainDataset([points])
+    "`pairs` is a stream, and `random.random() < 0.5` leaves other items out on each rank in Some": loaded("""
+        import random
+        class Some(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                for i in range(8):
+                    if random.random() < 0.5:
+                        continue
+                    yield (torch.full((4,), float(i)),)
+        pairs = torch.utils.data.ChainDataset([Some()])
         loader = DataLoader(pairs)
         """),
-    "`train` is Multi30k of torchtext, a stream": loaded("""
-        from torchtext.datasets import Multi30k
-        train = Multi30k(split="train")
+    "`train` is a stream, and its `.shuffle()` has no seed": loaded("""
+        from datasets import load_dataset
+        train = load_dataset("rows", split="train", streaming=True).shuffle()
         loader = DataLoader(train)
         """),
     "makes a training loader and an evaluation loader": loaded("""
@@ -236,11 +246,6 @@ VALUES = {
                 optimizer.step()
         """
     ),
-    "has a sampler that ddpify could not follow": loaded("""
-        from samplers import Balanced
-        drawn = Balanced(points)
-        loader = DataLoader(points, sampler=drawn)
-        """),
     "`len(data.sampler)` is asked of loaders with different samplers": loaded("""
         from torch.utils.data import SubsetRandomSampler
         def count(data):
@@ -280,15 +285,13 @@ VALUES = {
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.layer = nn.Linear(4, 1)
-            def encode(self, x):
-                return self.layer(x)
+                self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1)])
             def forward(self, x):
-                return self.encode(x)
+                return self.layers[1](self.layers[0](x))
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for (x,) in DataLoader(points):
-            (net(x).mean() + net.encode(x).mean()).backward()
+        for n, (x,) in enumerate(DataLoader(points)):
+            (net(x).mean() + net.layers[n % 2](x).mean()).backward()
             optimizer.step()
         """),
     "`a @ a.t()` needs all rows at once": by_hand(
@@ -337,13 +340,28 @@ VALUES = {
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.layer = nn.Linear(4, 1)
+                self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1)])
             def forward(self, x):
-                return self.layer(x)
+                return self.layers[1](self.layers[0](x))
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for n, (x,) in enumerate(DataLoader(points)):
+            net.layers[n % 2](x).mean().backward()
+            optimizer.step()
+        """),
+    "trains no more than `layers.0` of the model": text("""
+        HEAD
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 1)])
+            def forward(self, x):
+                return self.layers[1](self.layers[0](x))
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for (x,) in DataLoader(points):
-            net.layer(x).mean().backward()
+            net.layers[0](x).mean().backward()
+            net.layers[1](net.layers[0](x)).mean().backward()
             optimizer.step()
         """),
     "trains itself in `fit`, which is called in a loop": text("""
@@ -385,7 +403,10 @@ VALUES = {
         train(*both)
         """),
     "moves a wrapped model that is trained on": text("HEAD\nTAIL").replace(
-        "        net(x).mean()", "        net.cpu()\n        net(x).mean()"
+        "        net(x).mean()", "        net.double()\n        net(x.double()).mean()"
+    ),
+    "draws weights of the model anew behind the wrap, in each step": text("HEAD\nTAIL").replace(
+        "        net(x).mean()", "        net.reset_parameters()\n        net(x).mean()"
     ),
     "is the second backward through": text("""
         HEAD

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddpify.facts.cells import members
+from ddpify.facts.contents import join
 from ddpify.facts.dependencies import bindings, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Scope
@@ -25,7 +27,8 @@ def stream_problem(obj: Obj, loader: Loader) -> str:
     if isinstance(obj, Dataset):
         if "unseeded" in obj.fields:
             return "its `.shuffle()` has no seed, so that every rank would have another stream; give it one (`seed=0`)"
-        parts = [o for o in obj.of if isinstance(o, (Dataset, Instance))]
+        held = [o for p in obj.of for o in (join(*(v for _, v in members(p))) or (p,))]  # ChainDataset([first, rest])
+        parts = [o for o in held if isinstance(o, (Dataset, Instance))]
         return next((why for p in parts if (why := stream_problem(p, loader))), "")
     if not isinstance(obj, Instance) or obj.cls is None:
         return ""

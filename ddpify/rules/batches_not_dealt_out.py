@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
-from ddpify.facts.trails import shown, way_back
+from ddpify.facts.trails import Hints, shown, way_back
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._shared import loop_elsewhere
 
@@ -151,12 +151,13 @@ class BatchesNotDealtOut(Rule):
                 continue  # before training: DDP305 sees to it
             edit = self.same_order(facts, e)
             if edit is None:
-                why = f"`{shown(e.frame.source, e.node)}` draws another order on every rank"
+                source, value = e.frame.source, shown(e.frame.source, e.node)
+                given = e.node.args[0].value if isinstance(e.node, cst.Call) and e.node.args else e.node
                 problem = self.finding(
-                    e.frame.source,
+                    source,
                     e.node,
-                    f"{why}, in a place where ddpify cannot make them alike",
-                    refuse=way_back(facts.flow, e.node, e.frame.source, e.frame),
+                    f"`{value}` draws another order on every rank, in a place where ddpify cannot make them alike",
+                    refuse=way_back(facts.flow, given, source, e.frame, value=value, hints=Hints(before=e.seq)),
                     left="Give the order a statement of its own: `order = torch.randperm(n)`",
                 )
                 return [], problem
