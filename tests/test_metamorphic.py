@@ -134,7 +134,15 @@ ATTRIBUTES = {
 
 
 @each(CONVERTED)
-@pytest.mark.parametrize("make", [longest_moved, all_moved, in_class, on_self])
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(longest_moved, marks=pytest.mark.slow),
+        all_moved,
+        pytest.param(in_class, marks=pytest.mark.slow),
+        on_self,
+    ],
+)
 def test_parts_may_stand_elsewhere(case: Case, make: Relocate, request: pytest.FixtureRequest) -> None:
     other = make(sources_of(case)["before.py"].text)
     if other is None:
@@ -165,12 +173,14 @@ def test_windows_lines_make_no_difference(case: Case) -> None:
     assert texts(windows) == {p: with_windows_lines(text) for p, text in texts(conversion(case)).items()}
 
 
+@pytest.mark.slow
 @each(CONVERTED)
 def test_no_last_line_break_makes_no_difference(case: Case) -> None:
     cut = reconverted(case, lambda source: source.text.rstrip("\r\n"))
     assert texts(cut) == {p: text.rstrip("\r\n") for p, text in texts(conversion(case)).items()}
 
 
+@pytest.mark.slow
 @each(c for c in CONVERTED if c.name != "latin1_coding_line")
 def test_a_byte_order_mark_stays(case: Case) -> None:
     mark = "\ufeff".encode()
