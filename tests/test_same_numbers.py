@@ -250,7 +250,6 @@ DAMAGES = (
         (
             ("sampler=DistributedSampler(train_set)", "shuffle=True"),
             ("    train_loader.sampler.set_epoch(epoch)\n", ""),
-            ("len(train_loader.sampler) * dist.get_world_size()", "len(train_set)"),
         ),
         r"pass 0: \d+ steps and not",
     ),
