@@ -259,6 +259,16 @@ BAD: list[tuple[str, str, Trace]] = [
         "asks for the current GPU at train.py:22 before it is bound",
         trace(pretended=trace([{**ASKED, "bound": False}, {**BIND, "index": 0}, INIT])),
     ),
+    (
+        "device_bound",
+        "before it is bound to a GPU",
+        trace(pretended=trace(*[[{**INIT, "backend": "nccl"}, end()]] * 2)),
+    ),
+    (
+        "device_bound",
+        "before it is bound to a GPU",
+        trace(pretended=trace(*[[INIT, ASKED, end()]] * 2)),
+    ),
     ("device_bound", "rank 1 also holds memory on GPU 0", trace([], [end(devices=[0, 1])], backend="nccl")),
 ]
 
@@ -360,6 +370,9 @@ def test_is_not_over_strict(name: str, run: Trace) -> None:
         ("data_differs", trace(*[[forward(0, "a"), forward(1, "a")]] * 2)),
         # what fails only because the GPUs are not there
         ("device_bound", trace(pretended=trace([{**BIND, "index": 0}, INIT, end("error", error="no such GPU")]))),
+        # a script for the CPU, with gloo, has nothing to be bound to
+        ("device_bound", trace(pretended=trace(*[[INIT, end()]] * 2))),
+        ("device_bound", trace(*[[INIT, end()]] * 2, backend="nccl")),
         # of a run that was cut short
         ("nothing_left", trace([end("cut")], left=("python worker.py",))),
     ],

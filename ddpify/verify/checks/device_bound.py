@@ -22,6 +22,8 @@ class DeviceBound(Check):
         seen = trace if trace.backend == "nccl" else trace.pretended
         if seen is None:
             return self.not_tried("needs a GPU for each rank; this run was on the CPU")
+        if seen.ended_well and all(_on_cpu(rank) for rank in seen.ranks):
+            return self.not_tried("the script asks for no GPU, also where there are some")
         for rank in seen.ranks:
             wrong = self._wrong(rank)
             if wrong:
@@ -59,3 +61,11 @@ class DeviceBound(Check):
                 return f"asks for the current GPU{at(request.at)} before it is bound to one"
         others = [i for i in (rank.end.devices if rank.end else ()) if i != own]
         return f"also holds memory on GPU {others[0]}" if others else None
+
+
+def _on_cpu(rank: RankTrace) -> bool:
+    """dist.init_process_group("gloo"), and nothing of the script's has to do with a GPU."""
+    inits, bound = rank.of(Init), rank.of(SetDevice) or rank.of(Request)
+    wrapped = any(wrap.device_ids is not None for wrap in rank.of(Wrap))
+    held = rank.end is not None and rank.end.devices
+    return bool(inits) and all(i.backend == "gloo" for i in inits) and not (bound or wrapped or held)
