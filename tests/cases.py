@@ -31,7 +31,8 @@ class Case:
 
     `sometimes` is a pattern of the lines, and file names, whose printing or text depends on the numbers. `in_order` is
     false where the conversion cannot repeat the original's numbers even when nothing is shuffled (the reason stands in
-    case.toml).
+    case.toml). `unprefixed` is what the keys of the original's checkpoints begin with (`module.`, of nn.DataParallel),
+    and those of the conversion do not.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class Case:
     needs: str = ""
     sometimes: str = ""
     in_order: bool = True
+    unprefixed: str = ""
     shape_of: str = ""
 
     @property

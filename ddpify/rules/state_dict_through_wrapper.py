@@ -79,7 +79,9 @@ class StateDictThroughWrapper(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         if facts.converting:
-            yield from raw_findings(self, facts, ("state",), "checkpoints keep the original's keys")
+            parallel = facts.flow.log.of("dataparallel")  # its keys began with "module."
+            kept = "checkpoints have the module's own keys" if parallel else "checkpoints keep the original's keys"
+            yield from raw_findings(self, facts, ("state",), kept)
             return
         seen: set[int] = set()
         for e in facts.external("torch.save"):
