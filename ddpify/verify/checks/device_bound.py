@@ -49,7 +49,7 @@ class DeviceBound(Check):
                 return f"chooses GPU {event.index}{at(event.at)}"
         for init in rank.of(Init)[:1]:
             before = any(not event.after_init for event in bound)
-            if not before and init.device is None and rank.of(Request):  # a script without device code stays on the CPU
+            if not before and init.device is None:
                 return f"sets up the process group{at(init.at)} before it is bound to a GPU"
         for wrap in rank.of(Wrap):
             if wrap.device_ids not in (None, (own,)):
@@ -65,7 +65,7 @@ class DeviceBound(Check):
 
 def _on_cpu(rank: RankTrace) -> bool:
     """dist.init_process_group("gloo"), and nothing of the script's has to do with a GPU."""
-    inits, bound = rank.of(Init), rank.of(SetDevice) or rank.of(Request)
+    inits, bound = rank.of(Init), bool(rank.of(SetDevice)) or bool(rank.of(Request))
     wrapped = any(wrap.device_ids is not None for wrap in rank.of(Wrap))
     held = rank.end is not None and rank.end.devices
     return bool(inits) and all(i.backend == "gloo" for i in inits) and not (bound or wrapped or held)
