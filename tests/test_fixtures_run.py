@@ -152,7 +152,8 @@ def test_properties_hold_on_two_ranks(case: Case, runs: Runs) -> None:
 
 def test_every_property_was_tried_by_some_fixture(runs: Runs) -> None:
     tried = set().union(*(held(runs.results[case.name, TWO]) for case in RUN))
-    assert tried == {r.name for r in run_checks(runs.results[RUN[0].name, TWO].trace)} - {"device_bound"}  # needs GPUs
+    elsewhere = {"device_bound", "nothing_left"}  # need GPUs, and a launcher: see check_under_torchrun
+    assert tried == {r.name for r in run_checks(runs.results[RUN[0].name, TWO].trace)} - elsewhere
 
 
 # ---- what is printed -------------------------------------------------------------------------------------
@@ -305,6 +306,8 @@ def check_under_torchrun(case: Case, tmp_path: Path, nproc: int) -> None:
     report = verify(tmp_path / "before.py", args=case.args, nproc=nproc, timeout=120)
     assert report.ok, report.failure
     assert {r.name for r in report.results if r.status is Status.HELD} >= (ALWAYS if nproc > 1 else {"wrapped"})
+    if Path("/proc/self").exists():
+        assert next(r for r in report.results if r.name == "nothing_left").status is Status.HELD
 
 
 HANDFUL = tuple(c for c in RUN if c.name in ("argparse_functions", "crlf", "trainer_class_gpu_id"))
