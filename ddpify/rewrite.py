@@ -54,7 +54,8 @@ class Rewriter(Layout):
         self._seq = 0
         self.breaks_before: set[cst.CSTNode] = set()
         self.breaks_after: set[cst.CSTNode] = set()
-        self.deleted: set[cst.CSTNode | None] = set()
+        #: statements that go -> whether their comments go, too
+        self.deleted: dict[cst.CSTNode | None, bool] = {}
 
     def apply(self, edits: list[Edit]) -> str:
         """The new text of the file."""
@@ -62,7 +63,7 @@ class Rewriter(Layout):
             e.before for e in edits if isinstance(e, Hoist)
         }
         self.breaks_after = {e.node for e in edits if isinstance(e, InsertAfter)}
-        self.deleted = {e.node for e in edits if isinstance(e, Delete)}
+        self.deleted = {e.node: bool(e.comments) for e in edits if isinstance(e, Delete)}
         self.guards([e for e in edits if isinstance(e, Guard)])
         for edit in edits:
             match edit:
@@ -255,7 +256,7 @@ class Rewriter(Layout):
         around = (edit.node, *self.source.ancestors(edit.node))
         if (gone := next((n for n in around if n in self.deleted and self.on_lines(n)), None)) is None:
             return False
-        at = self.source.line_start(self.source.line_at(self.start(gone)))
+        at = self.first_gone(gone, self.deleted[gone])
         indent = self.indent_of(gone) + self.unit_of(gone) * self.depth_of(gone)
         self.change(at, at, "".join(indent + self.inserted(line, indent) + self.nl for line in edit.lines), -1)
         return True
@@ -279,9 +280,7 @@ class Rewriter(Layout):
         if not self.on_lines(stmt):
             self.change(start, end, "pass" if self.alone(stmt) or self.in_suite(stmt) else "")
             return
-        first = self.source.line_start(self.source.line_at(start))
-        if comments:
-            first -= sum(map(len, self.source.comments_above(start)))
+        first = self.first_gone(stmt, comments)
         last = self.source.line_start(self.source.line_at(end) + 1)
         above = self.source.text[self.source.line_start(self.source.line_at(first) - 1) : first] if first else "\n"
         below = self.source.text[last : self.source.line_start(self.source.line_at(last) + 1)]
@@ -289,6 +288,12 @@ class Rewriter(Layout):
             last = self.source.line_start(self.source.line_at(last) + 1)  # of two blank lines one goes too
         self.gone.append((first, last))
         self.change(first, last, "")
+
+    def first_gone(self, stmt: cst.CSTNode, comments: bool) -> int:
+        """Where a statement that goes begins: with its line, or with the comments above it."""
+        start = self.start(stmt)
+        first = self.source.line_start(self.source.line_at(start))
+        return first - (sum(map(len, self.source.comments_above(start))) if comments else 0)
 
     # -- guards --------------------------------------------------------------------------------------
 

@@ -50,3 +50,17 @@ def test_what_insists_on_it_is_left_with_the_call() -> None:
 def test_torch_that_comes_by_a_star_is_used(line: str, name: str) -> None:
     source = Source(Path("train.py"), f"{line}\nprint(torch.ones(2))\n".encode())
     assert names_for(source)["torch"] == name
+
+
+@pytest.mark.parametrize("test", ["", "if torch.cuda.device_count() > 1:\n    "])
+def test_the_wrap_takes_its_place_and_its_comments_go(test: str) -> None:
+    text = SCRIPT.replace(
+        "net = nn.DataParallel(nn.Linear(4, 1))",
+        f"net = zoo.make()\n# several GPUs\n{test}net = nn.DataParallel(net)\n",
+    )
+    result = edited(
+        text.replace("import torch\n", "import torch\nimport zoo\n", 1).replace("patch(net)\n", ""), "DDP201", CODE
+    )
+    assert "net = DDP(net)\n" in result.text
+    assert "several GPUs" not in result.text
+    assert "nn.DataParallel(net)" not in result.text
