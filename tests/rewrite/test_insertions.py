@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ddpify.edits import Edit
+from ddpify.edits import Delete, Edit, InsertAfter
+from ddpify.rewrite import Rewriter
+from ddpify.source import Source
 from tests.rewrite.script import Script, check, rewritten
 
 
@@ -292,3 +296,10 @@ def test_inserted_lines_take_the_place_of_a_statement_that_goes() -> None:
             fit(net)
         """,
     )
+
+
+def test_what_stands_in_the_place_of_a_statement_stays_where_its_comment_goes_too() -> None:
+    source = Source(Path("train.py"), b"a = 1\n# several GPUs\nb = 2\n\nc = 3\n")
+    stmt = source.module.body[1].body[0]  # type: ignore[index]
+    edits: list[Edit] = [InsertAfter(source, stmt, ("b = wrap(b)",)), Delete(source, stmt, comments=True)]
+    assert Rewriter(source).apply(edits) == "a = 1\nb = wrap(b)\n\nc = 3\n"
