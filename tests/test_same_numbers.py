@@ -330,7 +330,8 @@ DAMAGES = (
         "one rank stops early by its own loss",
         "best_weights_in_memory",
         (("        squared, count = all_reduce_sum(squared, count)\n", ""),),
-        ".",  # how the ranks part depends on which of them gives up first
+        # how it ends depends on which rank gives up first: gloo may meet two collectives of different sizes
+        "and not|Connection|backward passes|EnforceNotMet",
     ),
 )
 
