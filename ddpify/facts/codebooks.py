@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import with_parts
 from ddpify.facts.externals import role_of
 from ddpify.facts.values import Class, Ext, Func, Module, Thing
 from ddpify.source import Source, dotted, walk
@@ -28,22 +28,12 @@ class Rewritten:
 
 def rewritten_parameters(facts: Facts, module: Module) -> Iterator[Rewritten]:
     """Those of the module and of its parts, each place once."""
-    seen: set[int] = set()
     told: set[int] = set()
-    todo = [module]
-    while todo:
-        m = todo.pop()
-        if id(m) in seen:
-            continue
-        seen.add(id(m))
-        if m.inner is not None:
-            todo.append(m.inner)
-        if m.cls is not None:
-            for found in _in_class(facts, m, m.cls):
-                if id(found.node) not in told:
-                    told.add(id(found.node))
-                    yield found
-        todo.extend(x for value in (*m.fields.values(), *m.parts) for x in modules(value))
+    for m in with_parts(module):
+        for found in _in_class(facts, m, m.cls) if m.cls is not None else ():
+            if id(found.node) not in told:
+                told.add(id(found.node))
+                yield found
 
 
 def _in_class(facts: Facts, module: Module, cls: Class) -> Iterator[Rewritten]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ddpify.facts.values import (
@@ -113,6 +114,21 @@ def modules(value: Value) -> list[Module]:
             for part in obj.elements if obj.elements is not None else [obj.joined]:
                 found.extend(modules(part))
     return list(dict.fromkeys(found))
+
+
+def with_parts(module: Module) -> Iterator[Module]:
+    """A module, what it wraps, and the modules that it is made of, each once."""
+    seen: set[int] = set()
+    todo = [module]
+    while todo:
+        m = todo.pop()
+        if id(m) in seen:
+            continue
+        seen.add(id(m))
+        yield m
+        if m.inner is not None:
+            todo.append(m.inner)
+        todo.extend(x for value in (*m.fields.values(), *m.parts) for x in modules(value))
 
 
 def parameters_in(value: Value) -> tuple[list[Module], bool]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import modules, with_parts
 from ddpify.facts.dependencies import bindings, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.values import Class, Ext, Func, Module
@@ -25,20 +25,11 @@ _ENDS = (cst.Return, cst.Break, cst.Continue)
 
 def left_out(facts: Facts, module: Module) -> str | None:
     """The attribute of a layer that stands under a random or data-dependent test in forward, None where none does."""
-    seen: set[int] = set()
-    todo = [module]
-    while todo:
-        m = todo.pop()
-        if id(m) in seen:
-            continue
-        seen.add(id(m))
-        if m.inner is not None:
-            todo.append(m.inner)
+    for m in with_parts(module):
         if m.cls is not None:
             found = next(_in_forward(facts, m, m.cls), None) or next(_never_read(facts, m, m.cls), None)
             if found is not None:
                 return found
-        todo.extend(x for value in (*m.fields.values(), *m.parts) for x in modules(value))
     return None
 
 
