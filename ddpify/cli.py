@@ -293,6 +293,21 @@ def lint(ctx: click.Context, /, **asked: Any) -> None:
 
 
 @cli.command()
+@click.option("--stdio", is_flag=True, expose_value=False, help="Talk by standard input and output (it always does).")
+@debug
+def lsp() -> None:
+    """Serve an editor: problems and their fixes.
+
+    This is a language server: the editor starts it and talks to it. `ddpify explain lint` tells how to set one up.
+    """
+    try:
+        from ddpify.linting.server import make_server
+    except ImportError as error:
+        raise DdpifyError(f'the language server needs pygls 2: pip install "ddpify[lsp]" ({error})') from None
+    make_server().start_io()
+
+
+@cli.command()
 @click.argument("script", type=_path)
 @debug
 def facts(script: Path) -> None:

@@ -125,6 +125,11 @@ def mended(checked: Checked, name: str, task: Task) -> FileResult:
     return result
 
 
+def mended_alone(text: str, problem: Problem, finding: Finding | None = None) -> str | None:
+    """A text with the edits of one problem (without a finding: of a comment), None where they do not go."""
+    return without(text, [problem]) if finding is None else _rewritten(finding.source, [finding])
+
+
 def _allowed(problem: Problem, task: Task) -> bool:
     return problem.mend == "safe" or (problem.mend == "unsafe" and task.mend == "unsafe")
 
@@ -157,4 +162,14 @@ def _rewritten(source: Source, findings: list[Finding]) -> str | None:
     return text
 
 
-__all__ = ["Checked", "FileResult", "Ignore", "Task", "check", "check_file", "comments_only"]
+__all__ = [
+    "Checked",
+    "FileResult",
+    "Ignore",
+    "Task",
+    "check",
+    "check_file",
+    "comments_only",
+    "mended",
+    "mended_alone",
+]

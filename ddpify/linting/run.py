@@ -25,6 +25,11 @@ _COMMENT = re.compile(rb"#\s*ddpify:")
 _MANY = 4
 
 
+def matters(data: bytes) -> bool:
+    """Whether a rule may find anything in a file."""
+    return bool(_MATTERS.search(data) and _TORCH.search(data))
+
+
 @dataclass
 class Run:
     """Which files there are, and what is to be done with those that matter."""
@@ -76,7 +81,7 @@ class Run:
                 data = file.read()
         except OSError:
             return True  # the parser's sentence says why
-        if path.suffix == ".ipynb" or (_MATTERS.search(data) and _TORCH.search(data)):
+        if path.suffix == ".ipynb" or matters(data):
             return True
         if not _COMMENT.search(data):
             return False
