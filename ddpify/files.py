@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+_MATTERS = re.compile(rb"istributed|DDP")
+_TORCH = re.compile(rb"torch|apex")
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
 
 def python_files(
-    paths: Iterable[Path], skips: Callable[[Path, bool], bool] | None = None, seen: set[str] | None = None
+    paths: Iterable[Path], skips: Callable[[Path, bool], bool] | None = None, seen: dict[str, Path] | None = None
 ) -> Iterator[Path]:
     """Files as they are given; of folders every `*.py`, without hidden folders, environments and installed packages.
 
     `skips` says of what is found below a folder whether it is left out (a file's path and False, a folder's and True);
-    `seen` keeps the files that were given before, so that each comes once.
+    `seen` keeps the files that came before by their real paths, so that each comes once.
     """
-    seen = set() if seen is None else seen
+    seen = {} if seen is None else seen
     for path in paths:
         for found in _below(path, skips) if path.is_dir() else [path]:
             key = os.path.realpath(found)
             if key not in seen:
-                seen.add(key)
+                seen[key] = found
                 yield found
 
 
@@ -37,3 +40,8 @@ def _below(folder: Path, skips: Callable[[Path, bool], bool] | None) -> Iterator
 
 def _is_skipped(top: Path, name: str) -> bool:
     return name.startswith(".") or name in _SKIPPED or (top / name / "pyvenv.cfg").is_file()
+
+
+def may_matter(data: bytes) -> bool:
+    """Whether a file may join a process group or wrap a model by itself: a search for bytes, nothing is parsed."""
+    return _MATTERS.search(data) is not None and _TORCH.search(data) is not None

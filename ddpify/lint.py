@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from ddpify.facts import Facts, collect
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Wrapped
+from ddpify.files import may_matter
 from ddpify.plan import ask_rules
 from ddpify.project import Project
 from ddpify.rules import Finding
 from ddpify.source import Source, read_source
 
 
+@dataclass(frozen=True)
+class Linted:
+    """What the rules find in a script and in the modules that it imports; no facts where nothing is distributed."""
+
+    findings: list[Finding]
+    facts: Facts | None = None
+
+
 def lint_source(source: Source, *, overlay: dict[Path, Source] | None = None, debug: bool = False) -> list[Finding]:
-    """The findings in one file; a file that has nothing distributed in it has none.
+    """The findings in a script and in the modules that it imports; where nothing is distributed there are none.
 
     `overlay` are files that take the place of those on the disk (or are not there yet).
     """
-    if overlay is None and (
-        "torch" not in source.text or ("istributed" not in source.text and "DDP" not in source.text)
-    ):
-        return []
+    return lint_root(source, overlay=overlay, debug=debug).findings
+
+
+def lint_root(
+    source: Source, *, overlay: dict[Path, Source] | None = None, debug: bool = False, dismiss: bool = True
+) -> Linted:
+    """The same with the facts; `dismiss` says that a file with nothing distributed in its text need not be run."""
+    if dismiss and overlay is None and not may_matter(source.data):
+        return Linted([])
     facts = collect(Project(source, overlay=overlay), converting=False)
     if not is_distributed(facts):
-        return []
-    return [f for f in ask_rules(facts, debug=debug) if f.source is source]
+        return Linted([])
+    return Linted([f for f in ask_rules(facts, debug=debug) if facts.editable(f.source)], facts)
 
 
 def lint_file(path: Path, *, debug: bool = False) -> list[Finding]:

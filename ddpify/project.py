@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -22,6 +23,8 @@ class Project:
     def __init__(self, entry: Source, *, overlay: dict[Path, Source] | None = None) -> None:
         self.entry = entry
         self.modules: dict[Path, Source | None] = {**(overlay or {}), entry.path: entry}
+        #: the same, however a path is written
+        self.known = {os.path.abspath(path): source for path, source in (overlay or {}).items()}
         self.read = [entry]
         #: the package that the entry is run in, where it is one: `python -m app.train`
         self.package = package_of(entry.path, entry.text)
@@ -47,14 +50,14 @@ class Project:
             [place / "__init__.py"] if not parts else [place / "__init__.py", place.with_name(place.name + ".py")]
         )
         for path in candidates:
-            if path in self.modules or _is_file(path):
+            if path in self.modules or (self.known and os.path.abspath(path) in self.known) or _is_file(path):
                 return self._read(path)
         return None
 
     def _read(self, path: Path) -> Source | None:
         if path not in self.modules:
             try:
-                self.modules[path] = read_source(path)
+                self.modules[path] = self.known.get(os.path.abspath(path)) or read_source(path)
             except DdpifyError:
                 self.modules[path] = None  # what cannot be read stays unknown to the analysis
         found = self.modules[path]

@@ -544,7 +544,7 @@ def test_lint_survives_a_fault_in_one_file(repository: Path, monkeypatch: pytest
     def fail(*_: object, **__: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(sys.modules["ddpify.lint"], "lint_source", fail)
+    monkeypatch.setattr(sys.modules["ddpify.lint"], "ask_rules", fail)
     result = run("lint", "src/ddp.py")
     assert result.exit_code == 2
     assert "ddpify: src/ddp.py: internal error (RecursionError: too deep)" in result.stderr
@@ -552,10 +552,10 @@ def test_lint_survives_a_fault_in_one_file(repository: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(("severity", "code"), [(Severity.INFO, 0), (Severity.WARNING, 1), (Severity.ERROR, 1)])
 def test_info_does_not_fail(repository: Path, monkeypatch: pytest.MonkeyPatch, severity: Severity, code: int) -> None:
-    def find(source: Any, **_: object) -> list[Any]:
-        return [all_rules()[0]().finding(source, source.module.body[0], "said", severity=severity)]
+    def find(facts: Any, **_: object) -> list[Any]:
+        return [all_rules()[0]().finding(facts.source, facts.source.module.body[0], "said", severity=severity)]
 
-    monkeypatch.setattr(sys.modules["ddpify.lint"], "lint_source", find)
+    monkeypatch.setattr(sys.modules["ddpify.lint"], "ask_rules", find)
     result = run("lint", "src/ddp.py")
     assert result.exit_code == code
     assert result.stdout.startswith(f"src/ddp.py:1:1: {all_rules()[0].code} {severity.value} said\n")

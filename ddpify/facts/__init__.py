@@ -53,19 +53,26 @@ class Facts:
         return found
 
     def editable(self, source: Source) -> bool:
-        """Whether a conversion may change a file: the entry and the project's modules (lint looks at one file only).
+        """Whether a conversion may change a file, and lint looks at it: the entry and the project's modules.
 
         What a tool generates stays as it is (the tool would write it anew), and so does an `__init__.py` of which
         there can be no copy.
         """
-        if source is self.source or not self.converting:
-            return source is self.source
+        if source is self.source:
+            return True
         known: dict[Source, bool] = self.__dict__.setdefault("_editable", {})
         if source not in known:
             known[source] = (
-                source in self.project.files() and not is_generated(source) and can_be_copied(self.project, source)
+                source in self.project.files()
+                and not is_generated(source)
+                and (not self.converting or can_be_copied(self.project, source))
             )
         return known[source]
+
+    @property
+    def looked_at(self) -> list[Source]:
+        """The files of which rules say anything."""
+        return [s for s in self.project.files() if self.editable(s)]
 
     def source_of(self, node: cst.CSTNode) -> Source:
         """The file of the project that a node stands in."""

@@ -144,7 +144,8 @@ def found(request: Request, settings: Settings, outcome: Outcome) -> Iterator[tu
 
 def results(request: Request, settings: Settings, outcome: Outcome) -> Iterator[FileResult]:
     if request.standard:
-        from ddpify.linting.check import Task, check_file
+        from ddpify.linting.check import check_file
+        from ddpify.linting.root import Task
 
         name = request.stdin_filename or Path("<stdin>")
         outcome.files = 1

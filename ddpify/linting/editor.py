@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpify.files import may_matter
 from ddpify.linting.baseline import Baseline
 from ddpify.linting.check import Checked, Task, check, comments_only, mended, mended_alone
 from ddpify.linting.problem import Problem
-from ddpify.linting.run import matters
 from ddpify.linting.settings import Settings, read_settings
 from ddpify.source import Source
 
@@ -60,7 +60,7 @@ class Opened:
         data = encoded(text)
         if self.task.settings.excludes(path):
             return
-        if matters(data):
+        if may_matter(data):
             self.checked = check(Source(path, data), self.name, self.task)
             self.problems = _new(self.checked.problems, self.task.settings)
         else:

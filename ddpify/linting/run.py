@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from ddpify.files import python_files
+from ddpify.files import may_matter, python_files
 from ddpify.linting.gitignore import Ignored
 from ddpify.linting.problem import FileResult
 from ddpify.linting.settings import Settings
 
-#: a script that joins a process group or wraps a model, or imports what does
-_MATTERS = re.compile(rb"istributed|DDP")
-_TORCH = re.compile(rb"torch|apex")
+if TYPE_CHECKING:
+    from ddpify.linting.root import Root, Task
+
 _COMMENT = re.compile(rb"#\s*ddpify:")
 #: files for which other processes are worth their start
 _MANY = 4
-
-
-def matters(data: bytes) -> bool:
-    """Whether a rule may find anything in a file."""
-    return bool(_MATTERS.search(data) and _TORCH.search(data))
 
 
 @dataclass
@@ -40,74 +36,96 @@ class Run:
     jobs: int = 0
     #: how many files were looked at
     files: int = 0
+    #: every file that was given, by its real path, and those of them that git ignores
+    given: dict[str, Path] = field(default_factory=dict)
+    ignored: set[str] = field(default_factory=set)
 
     def __call__(self, paths: Iterable[Path]) -> Iterator[FileResult]:
         """The results in the order of the paths; files without anything to say have none."""
-        todo = [(path, None if result is True else result) for path, result in self.find(paths)]
-        if any(result is None for _, result in todo):
-            yield from self.checked(todo)
-        else:
-            yield from (result for _, result in todo if result is not None)
+        paths = list(paths)
+        found = list(self.find(paths))
+        scripts = [path for path, idle in found if not idle]
+        more = self.importers([p for p in paths if p.suffix == ".py" and not p.is_dir()])
+        if not found and not more:
+            return
+        from ddpify.linting.root import Task, idle_root
+        from ddpify.linting.together import Together
 
-    def find(self, paths: Iterable[Path]) -> Iterator[tuple[Path, FileResult | Literal[True]]]:
-        """The files that matter, of folders those that are neither excluded nor ignored by git."""
+        task = Task(self.settings, self.mend, self.debug)
+        ready = self.checked(scripts, more, task)
+        mine = [idle_root(path) if idle else next(ready) for path, idle in found]
+        whole = Together(self.settings, self.given, self.ignored, mine, list(ready))
+        if self.mend:
+            from ddpify.linting.mending import mended
+
+            yield from mended(whole, task)
+        else:
+            yield from whole.results()
+
+    def find(self, paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+        """The files that matter, of folders those that are neither excluded nor ignored by git.
+
+        Of some of them only the comments do: whether what they ignore is there.
+        """
         excludes = self.settings.excludes if self.settings.exclude else None
-        seen: set[str] = set()
         for given in paths:
             ignored = Ignored() if self.settings.respect_gitignore and given.is_dir() else None
             if ignored is not None and ignored.above(given):
                 ignored = None  # who names an ignored folder wants it
-
-            def skips(path: Path, folder: bool, ignored: Ignored | None = ignored) -> bool:
-                if excludes is not None and excludes(path):
-                    return True
-                return folder and ignored is not None and ignored(path, folder=True)
-
-            for path in python_files([given], skips, seen):
+            for path in python_files([given], functools.partial(self.skips, ignored=ignored), self.given):
                 if path == given and excludes is not None and excludes(path):
+                    self.ignored.add(os.path.realpath(path))
                     continue  # pre-commit names files that are excluded, too
-                result = self.look(path)
+                matters = self.look(path)
                 # few files matter: only those are worth a look into .gitignore
-                if result is False or (ignored is not None and ignored(path)):
-                    self.files += result is False
+                if matters is False or (ignored is not None and ignored(path)):
+                    self.files += matters is False
+                    if matters is not False:
+                        self.ignored.add(os.path.realpath(path))
                     continue
                 self.files += 1
-                yield path, result
+                yield path, matters is None
 
-    def look(self, path: Path) -> FileResult | bool:
-        """False where a file has nothing to say, True where it is to be parsed, or its result."""
+    def skips(self, path: Path, folder: bool, ignored: Ignored | None) -> bool:
+        if self.settings.exclude and self.settings.excludes(path):
+            return True
+        return folder and ignored is not None and ignored(path, folder=True)
+
+    def look(self, path: Path) -> bool | None:
+        """False where a file has nothing to say, True where it is to be parsed, None where its comments may be idle."""
         try:
             with open(path, "rb") as file:
                 data = file.read()
         except OSError:
             return True  # the parser's sentence says why
-        if path.suffix == ".ipynb" or matters(data):
+        if path.suffix == ".ipynb" or may_matter(data):
             return True
-        if not _COMMENT.search(data):
-            return False
-        if self.mend:
-            return True
-        from ddpify.linting.check import comments_only
+        return None if _COMMENT.search(data) else False
 
-        return FileResult(str(path), comments_only(data, str(path), self.settings))
+    def importers(self, files: list[Path]) -> list[Path]:
+        """Scripts that import files that were given by themselves, as pre-commit does."""
+        if not files:
+            return []
+        from ddpify.linting.importers import importing_scripts
 
-    def checked(self, todo: list[tuple[Path, FileResult | None]]) -> Iterator[FileResult]:
-        from ddpify.linting.check import Task, check_file
+        ignored = Ignored() if self.settings.respect_gitignore else None
+        scripts = importing_scripts(files, may_matter, functools.partial(self.skips, ignored=ignored))
+        return [p for p in scripts if os.path.realpath(p) not in self.given]
 
-        task = Task(self.settings, self.mend, self.debug)
-        paths = [path for path, result in todo if result is None]
-        jobs = min(self.jobs or _cpus(), len(paths))
-        ready: Iterator[FileResult] = map(functools.partial(check_file, task=task), paths)
-        pool = None
-        if jobs > 1 and len(paths) >= _MANY:
-            pool = ProcessPoolExecutor(jobs)
-            ready = pool.map(functools.partial(check_file, task=task), paths)
+    def checked(self, scripts: list[Path], more: list[Path], task: Task) -> Iterator[Root]:
+        """What every script sees; the files that were given first."""
+        from ddpify.linting.root import check_root
+
+        asked = [(p, True) for p in scripts] + [(p, False) for p in more]
+        jobs = min(self.jobs or _cpus(), len(asked))
+        if jobs <= 1 or len(asked) < _MANY:
+            yield from (check_root(p, task, d) for p, d in asked)
+            return
+        pool = ProcessPoolExecutor(jobs)
         try:
-            for _, result in todo:
-                yield result if result is not None else next(ready)
+            yield from pool.map(check_root, (p for p, _ in asked), itertools.repeat(task), (d for _, d in asked))
         finally:
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
 def _cpus() -> int:

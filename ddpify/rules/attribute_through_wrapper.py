@@ -14,6 +14,7 @@ from ddpify.facts.trails import way_back
 from ddpify.facts.unwrapping import Raw, find_raw
 from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.source import Source
 
 
 def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
@@ -179,41 +180,42 @@ class AttributeThroughWrapper(Rule):
         for e in facts.flow.log.of("attribute", "set", "item"):
             if (
                 not isinstance(e.obj, Wrapped)
-                or e.frame.source is not facts.source
+                or not facts.editable(e.frame.source)
                 or id(e.node) in seen
                 or not e.obj.module
-                or self.is_unwrapped(facts, e.node)
+                or self.is_unwrapped(facts, e.frame.source, e.node)
             ):
                 continue
             seen.add(id(e.node))
+            source = e.frame.source
             lost = e.kind == "set"
             if e.kind == "item":
-                yield self.finding(facts.source, e.node, f"`{facts.source.code(e.node)}`: the DDP wrapper has no items")
+                yield self.finding(source, e.node, f"`{source.code(e.node)}`: the DDP wrapper has no items")
             elif (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
-                code = facts.source.code(e.node)
+                code = source.code(e.node)
                 why = (
                     "is set on the DDP wrapper; the module keeps its old value"
                     if lost
                     else "is asked of the DDP wrapper, which does not have it"
                 )
-                edits = self.unwrapped(facts, e.node)
-                yield self.finding(facts.source, e.node, f"`{code}` {why}", *edits)
+                edits = self.unwrapped(facts, source, e.node)
+                yield self.finding(source, e.node, f"`{code}` {why}", *edits)
 
-    def is_unwrapped(self, facts: Facts, node: cst.CSTNode) -> bool:
+    def is_unwrapped(self, facts: Facts, source: Source, node: cst.CSTNode) -> bool:
         """`raw = model.module if ddp else model`, of which the flow knows both."""
         base = node.value if isinstance(node, (cst.Attribute, cst.Subscript)) else node
         held = facts.flow.values.get(base, ())
         if not held or all(isinstance(o, Wrapped) for o in held):
             return False
-        name = re.escape(facts.source.code(base))
-        return re.search(rf"\b{name}\s*=[^=\n]*\.module\b", facts.source.text) is not None
+        name = re.escape(source.code(base))
+        return re.search(rf"\b{name}\s*=[^=\n]*\.module\b", source.text) is not None
 
-    def unwrapped(self, facts: Facts, node: cst.CSTNode) -> tuple[Edit, ...]:
+    def unwrapped(self, facts: Facts, source: Source, node: cst.CSTNode) -> tuple[Edit, ...]:
         """`ddp.module.tau`, where the name holds the wrapper and nothing else."""
         if isinstance(node, cst.Attribute):
             held = facts.flow.values.get(node.value, ())
             if held and all(isinstance(o, Wrapped) for o in held):
-                return (Append(facts.source, node.value, ".module"),)
+                return (Append(source, node.value, ".module"),)
         return ()
 
     def unknown(self, obj: Wrapped, name: str, lost: bool) -> bool:

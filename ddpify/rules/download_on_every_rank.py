@@ -232,7 +232,7 @@ class DownloadOnEveryRank(Rule):
             found = [p for p in found if p not in inner]
             found += [(frame, call) for frame, call in outer if isinstance(call, cst.Call)]
         if not facts.converting:
-            return [p for p in found if p[0].source is facts.source]
+            return [p for p in found if facts.editable(p[0].source)]
         return [p for place in found for p in self.editable(facts, *place)]
 
     def asking(self, node: cst.Call, frame: Frame) -> list[tuple[Frame, cst.Call]]:

@@ -190,12 +190,12 @@ class EvaluationNotExact(Rule):
             ]
             if (
                 samplers
-                and loader.site.source is facts.source
+                and facts.editable(loader.site.source)
                 and id(loader) in used
                 and constants(samplers[0].arguments.get("drop_last", ())) != [True]
             ):
                 yield self.finding(
-                    facts.source,
+                    loader.site.source,
                     loader.site.node,
                     "an evaluation through a DistributedSampler counts the samples that it pads with twice",
                 )

@@ -66,7 +66,7 @@ class EvaluationThroughWrapper(Rule):
             return
         seen: set[int] = set()
         for e in facts.flow.log.of("forward"):
-            if not isinstance(e.obj, Wrapped) or e.frame.source is not facts.source or id(e.node) in seen:
+            if not isinstance(e.obj, Wrapped) or not facts.editable(e.frame.source) or id(e.node) in seen:
                 continue
             if e.node in facts.roles.training_forwards or not on_some_ranks(e, facts.flow):
                 continue  # a training loop stands under no test of the rank, whatever it looks like from outside
@@ -74,7 +74,7 @@ class EvaluationThroughWrapper(Rule):
                 continue  # it broadcasts nothing
             seen.add(id(e.node))
             yield self.finding(
-                facts.source,
+                e.frame.source,
                 e.node,
                 "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
             )

@@ -167,10 +167,10 @@ class ForwardBypassesWrapper(Rule):
             if e.kind == "method" and e.name in ("to", "train", "eval"):
                 continue
             core = root(e.obj)
-            if (core in wrapped or e.obj in wrapped) and e.frame.source is facts.source:
-                name = shown(facts.source, e.node)
+            if (core in wrapped or e.obj in wrapped) and facts.editable(e.frame.source):
+                name = shown(e.frame.source, e.node)
                 yield self.finding(
-                    facts.source,
+                    e.frame.source,
                     e.node,
                     f"`{name}` is trained without going through the DDP wrapper: no gradient is reduced",
                     refuse=way_of_call(flow, e) if facts.converting else None,

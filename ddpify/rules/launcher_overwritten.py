@@ -75,7 +75,7 @@ class LauncherOverwritten(Rule):
             if key not in _SET or id(e.stmt) in seen or not isinstance(value, cst.SimpleString):
                 continue
             inner = set(e.frame.source.ancestors(e.stmt))
-            if any(u in inner for u in e.under) or e.frame.source is not facts.source or self.under_test(e):
+            if any(u in inner for u in e.under) or not facts.editable(e.frame.source) or self.under_test(e):
                 continue
             seen.add(id(e.stmt))
             code = e.frame.source.code(e.stmt)
@@ -106,10 +106,10 @@ class LauncherOverwritten(Rule):
     def is_launched(self, facts: Facts) -> bool:
         """`os.environ["LOCAL_RANK"]` is read."""
         values = facts.flow.values
-        for node in walk(facts.source.module):
+        for node, source in ((n, s) for s in facts.looked_at for n in walk(s.module)):
             if isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Index):
                 base, key = values.get(node.value, ()), node.slice[0].slice.value
-                target = isinstance(facts.source.parents.get(node), cst.AssignTarget)
+                target = isinstance(source.parents.get(node), cst.AssignTarget)
                 read = not target and any(isinstance(o, Ext) and o.name == "os.environ" for o in base)
             elif isinstance(node, cst.Call) and len(node.args) == 1:
                 called, key = values.get(node.func, ()), node.args[0].value

@@ -181,7 +181,7 @@ class LoaderWithoutSampler(Rule):
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
         loader, what = known.loader, draws_for_itself(known.loader)
-        if known.source is not facts.source:
+        if not facts.editable(known.source):
             return
         if what:
             message = f"the {what} of this DataLoader knows nothing of ranks: every rank draws the whole epoch"

@@ -116,13 +116,13 @@ class MissingSetEpoch(Rule):
                     if (id(finding.node), finding.message) not in placed:
                         placed.add((id(finding.node), finding.message))
                         yield finding
-            elif not self.is_set(facts, epoch) and epoch.loop.frame.source is facts.source:
+            elif not self.is_set(facts, epoch) and facts.editable(epoch.loop.frame.source):
                 name = next(
                     (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
                 )
                 edits = next((f.edits for f in self.edit(facts, epoch)), ())
                 yield self.finding(
-                    facts.source,
+                    epoch.loop.frame.source,
                     epoch.loop.node,
                     f"the sampler of `{name}` gets no set_epoch: every epoch has the same order",
                     *edits,

@@ -174,7 +174,7 @@ class ModelNotWrapped(Rule):
             if facts.roles.wrapped:
                 for point in facts.wrap_points:
                     source, node = point.source, point.module.site.node
-                    if source is facts.source and node in source.parents and not talks(point.module):
+                    if facts.editable(source) and node in source.parents and not talks(point.module):
                         yield self.finding(source, node, f"`{self.name_of(point)}` is trained without a DDP wrapper")
             return
         for w in facts.wraps:

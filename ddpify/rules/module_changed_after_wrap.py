@@ -116,7 +116,7 @@ class ModuleChangedAfterWrap(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         changes = facts.cached("changes", find_changes)
         if not facts.converting:
-            mine = [c for c in changes if c.event.frame.source is facts.source and not c.toggles]  # those are DDP213
+            mine = [c for c in changes if facts.editable(c.event.frame.source) and not c.toggles]  # those are DDP213
             seen = {id(c.event.node): c for c in reversed(mine)}
             for change in reversed(seen.values()):
                 e = change.event

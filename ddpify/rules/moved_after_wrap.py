@@ -83,7 +83,7 @@ class MovedAfterWrap(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         for move in moves(facts):
             source = move.source
-            if not facts.converting and source is not facts.source:
+            if not facts.converting and not facts.editable(source):
                 continue
             message = f"`{shown(source, move.call)}` moves a wrapped model that is trained on"
             if facts.converting and move.states and facts.editable(source):

@@ -145,16 +145,18 @@ class NoSyncBesideStep(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if facts.converting or not any(w in facts.source.text for w in ("no_sync", "require_backward_grad_sync")):
+        words = ("no_sync", "require_backward_grad_sync")
+        sources = [s for s in facts.looked_at if any(w in s.text for w in words)]
+        if facts.converting or not sources:
             return
-        for block in self.blocks(facts, facts.source):
+        for block in (b for s in sources for b in self.blocks(facts, s)):
             inside = {id(n) for n in walk(block.block.body)}
             forwards = [e for e in facts.flow.log.of("forward") if isinstance(e.obj, Wrapped)]
             forward = any(_reaches(e, inside) for e in forwards)
             backward = any(_reaches(e, inside) for e in facts.roles.backwards)
             if backward and forwards and not forward:
                 yield self.finding(
-                    facts.source,
+                    block.source,
                     block.call,
                     "`no_sync` acts at the forward, which stands outside of it: gradients are averaged all the same",
                     severity=Severity.WARNING,

@@ -91,7 +91,7 @@ class ParameterSetInForward(Rule):
         for w in facts.after_roles.wrapped:
             for module in modules((w,)):
                 for found in rewritten_parameters(facts, module):
-                    if id(found.node) in told or not (facts.converting or found.source is facts.source):
+                    if id(found.node) in told or not (facts.converting or facts.editable(found.source)):
                         continue
                     told.add(id(found.node))
                     yield self.finding(

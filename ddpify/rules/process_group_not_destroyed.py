@@ -80,10 +80,9 @@ class ProcessGroupNotDestroyed(Rule):
             finished = [n for n in facts.identifiers if n.endswith(("destroy_process_group", "cleanup_distributed"))]
             # a module that sets up for the scripts that import it leaves the end to them
             helpers = bool(inits) and inits[0].seq >= facts.flow.main_end and not self.trains_too(facts, inits[0])
-            if inits and not finished and not helpers and inits[0].frame.source is facts.source:
-                yield self.finding(
-                    facts.source, inits[0].node, "the process group that is initialised here is never destroyed"
-                )
+            if inits and not finished and not helpers and facts.editable(inits[0].frame.source):
+                message = "the process group that is initialised here is never destroyed"
+                yield self.finding(inits[0].frame.source, inits[0].node, message)
             return
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp):

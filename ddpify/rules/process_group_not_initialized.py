@@ -202,7 +202,7 @@ class ProcessGroupNotInitialized(Rule):
         if all(e.seq >= facts.flow.main_end for e in made):
             return  # functions for a script that imports this file, and sets up
         called = [e.name for e in facts.flow.log.of("external") if not e.name.startswith(_NEVER)]
-        if first.source is facts.source and not any(map(_SETS_UP.search, called)):
+        if facts.editable(first.source) and not any(map(_SETS_UP.search, called)):
             yield self.finding(
                 first.source, first.node, "the model is wrapped, but no process group is ever initialised"
             )

@@ -90,7 +90,10 @@ class RankMixedUp(Rule):
     # -- a text that is compared with a number --------------------------------------------------------------------
 
     def texts(self, facts: Facts) -> Iterator[Finding]:
-        source = facts.source
+        for source in facts.looked_at:
+            yield from self.texts_of(facts, source)
+
+    def texts_of(self, facts: Facts, source: Source) -> Iterator[Finding]:
         for node in walk(source.module):
             if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
                 continue
@@ -144,7 +147,7 @@ class RankMixedUp(Rule):
         if any("rank" in e.extra for e in inits):
             return  # started by hand, each rank with its own number
         for e in facts.flow.log.of("method"):
-            if e.name != "add_argument" or not isinstance(e.node, cst.Call) or e.frame.source is not facts.source:
+            if e.name != "add_argument" or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
                 continue
             given = [
                 str(c)
@@ -168,7 +171,7 @@ class RankMixedUp(Rule):
             if e.name not in ("torch.cuda.set_device", "torch.device") or not isinstance(e.node, cst.Call):
                 continue
             given = e.node.args[-1].value if e.node.args else None
-            if given is None or id(e.node) in seen or e.frame.source is not facts.source:
+            if given is None or id(e.node) in seen or not facts.editable(e.frame.source):
                 continue
             if self.is_global(facts, given, e.frame):
                 seen.add(id(e.node))
@@ -199,7 +202,7 @@ class RankMixedUp(Rule):
         known = ranks(facts.flow, strict=True)
         seen: set[int] = set()
         for write in facts.cached("writes", find_writes):
-            if write.call.name != "torch.save" or write.call.source is not facts.source:
+            if write.call.name != "torch.save" or not facts.editable(write.call.source):
                 continue
             for e in write.call.events:
                 ways = [(e.node, e.frame), *((x.call, x.frame) for chain in e.frame.chains() for x in chain)]
@@ -209,7 +212,7 @@ class RankMixedUp(Rule):
                 if text and id(e.node) not in seen:
                     seen.add(id(e.node))
                     message = f"`{text}` holds on every node: on several nodes, each writes this file"
-                    yield self.finding(facts.source, e.node, message, severity=Severity.INFO)
+                    yield self.finding(write.call.source, e.node, message, severity=Severity.INFO)
 
     def is_local(self, facts: Facts, test: cst.BaseExpression, frame: Frame) -> bool:
         """`local_rank == 0`"""

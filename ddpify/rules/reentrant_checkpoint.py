@@ -84,9 +84,8 @@ class ReentrantCheckpoint(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        sources = facts.project.files() if facts.converting else [facts.source]
-        for source in sources:
-            if not facts.editable(source) or "checkpoint" not in source.text:
+        for source in facts.looked_at:
+            if "checkpoint" not in source.text:
                 continue
             for node in walk(source.module):
                 edit = self.edit(facts, source, node) if isinstance(node, cst.Call) else None

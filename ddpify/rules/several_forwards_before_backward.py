@@ -190,7 +190,7 @@ class SeveralForwardsBeforeBackward(Rule):
                         continue
                     if not pending and last is not None:
                         through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])
-                        if id(e.node) not in done and (facts.converting or e.frame.source is facts.source):
+                        if id(e.node) not in done and (facts.converting or facts.editable(e.frame.source)):
                             done.add(id(e.node))
                             cut = discarded(facts, last, e, through) if facts.converting else []
                             yield self.detached(e, through, cut) if cut else self.second(facts, e, through)

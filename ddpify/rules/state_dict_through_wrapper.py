@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.values import Dict, Module, Seq, StateDict, Value, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.attribute_through_wrapper import raw_findings
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 
 class StateDictThroughWrapper(Rule):
@@ -86,23 +86,23 @@ class StateDictThroughWrapper(Rule):
         seen: set[int] = set()
         for e in facts.external("torch.save"):
             given = any(self.wrapped(v) for v in e.extra.values())
-            if id(e.node) not in seen and e.frame.source is facts.source and given:
+            if id(e.node) not in seen and facts.editable(e.frame.source) and given:
                 seen.add(id(e.node))
                 yield self.finding(
-                    facts.source,
+                    e.frame.source,
                     e.node,
                     'the checkpoint is made of the DDP wrapper: its keys start with "module."',
-                    *self.unwrapped(facts, e.node),
+                    *self.unwrapped(facts, e.frame.source, e.node),
                     unsafe=True,
                 )
 
-    def unwrapped(self, facts: Facts, call: cst.CSTNode) -> Iterator[Edit]:
+    def unwrapped(self, facts: Facts, source: Source, call: cst.CSTNode) -> Iterator[Edit]:
         """`torch.save(ddp.module.state_dict(), path)`, where the wrapper stands in the call itself."""
         for node in walk(call):
             inner = node.value if isinstance(node, cst.Attribute) and node.attr.value == "state_dict" else None
             held = facts.flow.values.get(inner, ()) if inner is not None else ()
             if inner is not None and held and all(isinstance(o, Wrapped) for o in held):
-                yield Append(facts.source, inner, ".module")
+                yield Append(source, inner, ".module")
 
     def wrapped(self, value: Value, depth: int = 3) -> bool:
         if any(isinstance(o, StateDict) and isinstance(o.of, Module) for o in value):
