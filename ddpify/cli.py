@@ -67,6 +67,7 @@ def cli() -> None:
     default="scale",
     help="scale: batch_size per process (default); keep: divide it by the number of processes.",
 )
+@click.option("--sync-bn", is_flag=True, help="On GPUs, BatchNorm takes its statistics of all processes.")
 @click.option(
     "--verify",
     "verifying",
@@ -90,7 +91,9 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
     from ddpify.convert import convert_source
     from ddpify.report import Report
 
-    conversion = convert_source(_read(script), global_batch=global_batch, suffix=wish.suffix, debug=is_debug(ctx))
+    conversion = convert_source(
+        _read(script), global_batch=global_batch, sync_bn=wish.sync_bn, suffix=wish.suffix, debug=is_debug(ctx)
+    )
     if conversion.files and not (wish.quiet or wish.diff):
         names = ", ".join(str(p) for p in conversion.files)
         raise DdpifyError(
@@ -125,6 +128,7 @@ class Wish:
     in_place: bool
     diff: bool
     check: bool
+    sync_bn: bool
     verifying: bool
     html: Path | None
     launch: Launch

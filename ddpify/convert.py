@@ -86,7 +86,12 @@ def lines_of(text: str) -> list[str]:
 
 
 def convert(
-    path: Path | str, *, global_batch: str = "scale", suffix: str | None = "_ddp", debug: bool = False
+    path: Path | str,
+    *,
+    global_batch: str = "scale",
+    sync_bn: bool = False,
+    suffix: str | None = "_ddp",
+    debug: bool = False,
 ) -> Conversion:
     """Convert the script at `path`; nothing is written.
 
@@ -97,13 +102,15 @@ def convert(
         Refused: where the script is not one that can be converted (the sentence says why and what to do).
         DdpifyError: where it cannot be read.
     """
-    return convert_source(read_source(Path(path)), global_batch=global_batch, suffix=suffix, debug=debug)
+    source = read_source(Path(path))
+    return convert_source(source, global_batch=global_batch, sync_bn=sync_bn, suffix=suffix, debug=debug)
 
 
 def convert_source(
     source: Source,
     *,
     global_batch: str = "scale",
+    sync_bn: bool = False,
     suffix: str | None = "_ddp",
     overlay: dict[Path, Source] | None = None,
     debug: bool = False,
@@ -114,7 +121,7 @@ def convert_source(
     """
     check_compiles(source)
     project = Project(source, overlay=overlay)
-    facts = collect(project, converting=True, global_batch=global_batch)
+    facts = collect(project, converting=True, global_batch=global_batch, sync_bn=sync_bn)
     check_convertible(facts)
     plan = make_plan(facts, debug=debug)
     changed = with_importers(project, plan.sources()) if suffix is not None else plan.sources()

@@ -28,6 +28,8 @@ class Facts:
     project: Project
     converting: bool
     global_batch: str = "scale"
+    #: BatchNorm becomes SyncBatchNorm
+    sync_bn: bool = False
     flow: Flow = field(init=False)
     roles: Roles = field(init=False)
 
@@ -92,13 +94,16 @@ class Facts:
         if not self.converting or not self.wrap_points:
             return self.flow
         wrapped: dict[cst.CSTNode, list[cst.BaseExpression]] = {}
+        doubtful: list[cst.BaseExpression] = []
         for point in self.wrap_points:
             if not point.is_before:
-                wrapped.setdefault(point.after, []).append(cst.parse_expression(point.target))
+                target = cst.parse_expression(point.target)
+                wrapped.setdefault(point.after, []).append(target)
+                doubtful += [target] if point.may_be_frozen else []
         made = {node for point in self.wrap_points for node in (point.made, *point.uses) if node is not None}
         by_use = {m.site.node for point in self.wrap_points for m in point.modules if m.cls is None and not m.name}
         routed: dict[cst.CSTNode, cst.BaseExpression] = {r.call: r.base for p in self.wrap_points for r in p.routes}
-        return Flow(self.project, inserted=wrapped, around=made, models=by_use, routed=routed).run()
+        return Flow(self.project, inserted=wrapped, doubtful=doubtful, around=made, models=by_use, routed=routed).run()
 
     @functools.cached_property
     def after_roles(self) -> Roles:
@@ -125,6 +130,6 @@ class Facts:
         return found
 
 
-def collect(project: Project, *, converting: bool, global_batch: str = "scale") -> Facts:
+def collect(project: Project, *, converting: bool, global_batch: str = "scale", sync_bn: bool = False) -> Facts:
     """Everything that rules ask about a project."""
-    return Facts(project, converting, global_batch)
+    return Facts(project, converting, global_batch, sync_bn)

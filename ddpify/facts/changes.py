@@ -87,7 +87,8 @@ def _toggles(e: Event, mine: set[Module]) -> bool:
     if not mine & {root(m) for m in held}:
         return False
     told = constants(e.value) if e.value else [True]
-    whole = all(m in mine for m in held) and not _picks(e)
+    part = isinstance(e.obj, Parameters) and e.obj.part
+    whole = not part and all(m in mine for m in held) and not _picks(e)
     return not whole or (told != [False] and not _in_step(e))
 
 

@@ -9,7 +9,20 @@ import libcst as cst
 from ddpify.facts.contents import constants, join, origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.iterating import Iterating
-from ddpify.facts.values import UNKNOWN, Data, Dataset, Dict, Ext, Iteration, Module, Obj, Seq, Value, Wrapped
+from ddpify.facts.values import (
+    UNKNOWN,
+    Data,
+    Dataset,
+    Dict,
+    Ext,
+    Iteration,
+    Module,
+    Obj,
+    Parameters,
+    Seq,
+    Value,
+    Wrapped,
+)
 
 
 class Containers(Iterating):
@@ -113,6 +126,8 @@ class Containers(Iterating):
                 return join(*(v for v in fields.values())) or UNKNOWN
             case Wrapped(module=module):
                 return join(*(self.item(m, keys, single) for m in module)) or UNKNOWN
+            case Parameters(site=site, modules=whose, loose=loose):
+                return (Parameters(site, modules=whose, loose=loose, part=True),)
             case Iteration(of=inner):
                 return inner[0] if inner else UNKNOWN
             case Ext(name=name):

@@ -7,6 +7,7 @@ import libcst as cst
 from ddpify.facts.containers import Containers
 from ddpify.facts.contents import constants, join, origins
 from ddpify.facts.frames import Frame, Loop, Scope
+from ddpify.facts.narrowing import narrowed
 from ddpify.facts.operators import Operators
 from ddpify.facts.values import UNKNOWN, Const, Data, Dict, Ext, Func, Iteration, Obj, Parameters, Seq, Value
 from ddpify.source import walk
@@ -46,7 +47,7 @@ class Expressions(Operators, Containers):
                 known = self.truth(self.expr(test, frame))
                 if known is not None and isinstance(test, cst.Call):
                     return self.expr(body if known else orelse, frame)  # hasattr(model, "module"), of the wrapper
-                one, two = self.expr(body, frame), self.expr(orelse, frame)
+                one, two = self.sides(test, body, orelse, frame)
                 return one if known is True else two if known is False else join(one, two)
             case cst.Subscript():
                 return self.subscript(node, frame)
@@ -67,6 +68,21 @@ class Expressions(Operators, Containers):
             case cst.Yield(value=value) if value is not None:
                 self.hand_on(node, value, frame)
         return UNKNOWN
+
+    def sides(
+        self, test: cst.BaseExpression, body: cst.BaseExpression, orelse: cst.BaseExpression, frame: Frame
+    ) -> tuple[Value, Value]:
+        """`model.module if isinstance(model, DDP) else model`: each side with what the variable holds there."""
+        known = narrowed(test, self.expr, frame)
+        if known is None:
+            return self.expr(body, frame), self.expr(orelse, frame)
+        names, (name, yes, no) = frame.scope.names, known
+        held, names[name] = names[name], yes
+        one = self.expr(body, frame)
+        names[name] = no
+        two = self.expr(orelse, frame)
+        names[name] = held
+        return one, two
 
     def hand_on(self, node: cst.Yield, value: cst.BaseExpression | cst.From, frame: Frame) -> None:
         """`for x in loader: yield x`: who iterates over the result reads the loader."""

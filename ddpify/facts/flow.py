@@ -43,6 +43,8 @@ class _Wrap:
     target: cst.CSTNode
     stmt: cst.CSTNode
     frame: Frame
+    #: only where a parameter of the model is trained: the variable may hold the model itself, too
+    may_be: bool = False
 
 
 class Flow(Paths):
@@ -56,12 +58,13 @@ class Flow(Paths):
         project: Project,
         *,
         inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None,
+        doubtful: Collection[cst.BaseExpression] = (),
         around: Collection[cst.CSTNode] = (),
         models: Collection[cst.CSTNode] = (),
         routed: Mapping[cst.CSTNode, cst.BaseExpression] | None = None,
     ) -> None:
         super().__init__(project)
-        self.inserted = inserted or {}
+        self.inserted, self.doubtful = inserted or {}, doubtful
         self.around, self.routed = around, routed or {}
         self.reached = {n for call, base in self.routed.items() for n in _between(call, base)}
         #: expressions of which it is known already that they make a model (of a library that could not be read)
@@ -80,7 +83,7 @@ class Flow(Paths):
         """`model = DDP(model)`, as the plan will put it behind this statement."""
         for target in self.inserted.get(stmt, ()):
             held = self.expr(target, frame)
-            wrapped = self.wrapped(held, _Wrap(target, stmt, frame))
+            wrapped = self.wrapped(held, _Wrap(target, stmt, frame, target in self.doubtful))
             if wrapped != held:
                 self.bind(target, wrapped, frame)
 
@@ -100,7 +103,7 @@ class Flow(Paths):
             return rest
         made = self.made(at.target, at.frame, Wrapped(self.site(at.stmt, at.frame), module=inner), f"Wrapped {key}")
         self.event("new", at.stmt, at.frame, made[0], "torch.nn.parallel.DistributedDataParallel")
-        return (*made, *rest)
+        return (*made, *inner, *rest) if at.may_be else (*made, *rest)
 
     def model_of(self, obj: Thing) -> Module | None:
         """The model that something unknown turns out to be, behind the statement if not before."""

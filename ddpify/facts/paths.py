@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, join
 from ddpify.facts.frames import Frame, Loop
 from ddpify.facts.importing import Importing
+from ddpify.facts.narrowing import narrowed
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -126,7 +127,7 @@ class Paths(Importing):
             if known is False:
                 return self.orelse(stmt.orelse, frame)
             return self.either(
-                lambda: self.block(stmt.body.body, frame), lambda: self.orelse(stmt.orelse, frame), frame
+                lambda: self.block(stmt.body.body, frame), lambda: self.orelse(stmt.orelse, frame), frame, stmt.test
             )
         finally:
             self.under.pop()
@@ -136,11 +137,20 @@ class Paths(Importing):
             return self.statement(node, frame)
         return self.block(node.body.body, frame) if node is not None else False
 
-    def either(self, one: Callable[[], bool], other: Callable[[], bool], frame: Frame) -> bool:
+    def either(
+        self,
+        one: Callable[[], bool],
+        other: Callable[[], bool],
+        frame: Frame,
+        test: cst.BaseExpression | None = None,
+    ) -> bool:
         """Two ways, joined behind; a way that ends early drops out."""
         names = frame.scope.names
         before = dict(names)
         after_one: dict[str, Value] = {}
+        known = narrowed(test, self.expr, frame) if test is not None else None
+        if known is not None:
+            names[known[0]], before[known[0]] = known[1:]
 
         def begin_again() -> bool:
             after_one.update(names)

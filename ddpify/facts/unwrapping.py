@@ -85,7 +85,8 @@ def find_raw(facts: Facts) -> list[Raw]:
                 stays = any(place is func for place, _ in climb(e.frame, func, trains))
                 test = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()" if stays else None
             if test is not None:
-                found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", test=test))
+                both = any(isinstance(o, Module) for o in flow.values.get(func, ()))
+                found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", both, test))
             else:
                 want(e, func, "evaluation", "")
         elif (

@@ -255,6 +255,8 @@ class Parameters(Heap):
 
     modules: tuple[Module, ...] = ()
     loose: bool = False
+    #: `list(model.children())[4:]`
+    part: bool = False
 
 
 @dataclass(eq=False)

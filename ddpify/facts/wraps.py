@@ -12,6 +12,7 @@ from ddpify.facts.contents import modules
 from ddpify.facts.externals import keeps, role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
@@ -43,6 +44,8 @@ class WrapPoint:
     uses: tuple[cst.BaseExpression, ...] = ()
     #: the calls of methods and parts of the model in which it trains, which have to go through the wrapper
     routes: tuple[Route, ...] = ()
+    #: nothing tells that any parameter is trained by then: DDP would refuse it
+    may_be_frozen: bool = False
 
     @property
     def is_before(self) -> bool:
@@ -103,7 +106,8 @@ def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPo
             continue
         held = tuple(dict.fromkeys((*kept.modules, *w.modules)))
         later = w.source.span(w.after).start > kept.source.span(kept.after).start
-        places[key] = replace(w if later else kept, module=kept.module, modules=held)
+        frozen = kept.may_be_frozen or w.may_be_frozen
+        places[key] = replace(w if later else kept, module=kept.module, modules=held, may_be_frozen=frozen)
     return list(places.values())
 
 
@@ -180,12 +184,15 @@ class _Search:
         if block is None:
             return self.none(f"no place for the wrap of `{target}` was found")
         stop = in_block(frame.source, use, block) if use is not None else None
-        for _, stmt in sorted(places, key=lambda p: p[0], reverse=True):
+        for seq, stmt in sorted(places, key=lambda p: p[0], reverse=True):
             if common_block(frame.source, [stmt, bound]) is None or block not in _around(frame.source, stmt):
                 continue
             anchor = in_block(frame.source, stmt, block)
             if anchor is not stop and not isinstance(anchor, cst.Return):
-                return WrapPoint(self.module, target, anchor, frame.source, frame, modules=(self.module,))
+                frozen = may_be_frozen(flow, self.roles, self.module, seq, anchor, frame.source)
+                return WrapPoint(
+                    self.module, target, anchor, frame.source, frame, modules=(self.module,), may_be_frozen=frozen
+                )
         return self.none(f"`{target}` is made and trained in one statement")
 
     def by_itself(self) -> WrapPoint | NoWrapPoint:

@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddpify.facts import Facts
 from ddpify.facts.frames import Frame
+from ddpify.facts.layers import mentions
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Const, Device
 from ddpify.facts.wraps import WrapPoint
@@ -29,16 +30,57 @@ def device_ids(facts: Facts, w: WrapPoint) -> str:
     return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
 
 
+def sync_batchnorm(facts: Facts, w: WrapPoint, name: str, in_place: bool = False) -> tuple[str, ...]:
+    """`if device.type == "cuda": model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`, before a wrap.
+
+    On the CPU SyncBatchNorm cannot train.
+    """
+    setup = facts.cached("setup", find_setup)
+    if not facts.sync_bn or not any(mentions(m, ("BatchNorm",)) for m in w.modules):
+        return ()
+    if not isinstance(setup, SetUp) or not setup.cuda or w.made is not None:
+        return ()
+    known = name_in_scope(facts, setup, w.frame) if setup.device is not None and not setup.either else None
+    is_device = setup.device is not None and setup.device.form not in ("index", "other")
+    of = f"{torch_of(facts, w)}.nn.SyncBatchNorm.convert_sync_batchnorm"
+    each = name if not w.shape else w.each[-1]
+    test = f'{known}.type == "cuda"' if known and is_device else f"next({each}.parameters()).is_cuda"
+    if not w.shape:
+        return (f"if {test}:\n    {of}({name})" if w.uses or in_place else f"if {test}:\n    {name} = {of}({name})",)
+    return (_each(w, f"{of}({each}) if {test} else {each}"),)
+
+
+def torch_of(facts: Facts, w: WrapPoint) -> str:
+    return facts.names_of(w.source)["torch"]
+
+
 def wrap_statement(w: WrapPoint, ddp: str, ids: str) -> str:
     """`model = DDP(model)`; of a list, tuple or dict of models, a new one."""
     if not w.shape:
-        return f"{w.target} = {ddp}({w.target}{ids})"
+        return only_if_trained(f"{w.target} = {ddp}({w.target}{ids})", w.target, w.may_be_frozen)
+    name = w.each[-1]
+    made = f"{ddp}({name}{ids})"
+    return _each(w, f"{made} if {_trains(name)} else {name}" if w.may_be_frozen else made)
+
+
+def _each(w: WrapPoint, made: str) -> str:
+    """`nets = [... for net in nets]`, `nets = {key: ... for key, net in nets.items()}`"""
     name = w.each[-1]
     if w.shape == "dict":
         key = w.each[0] if len(w.each) > 1 else "name" if name != "name" else "key"
-        return f"{w.target} = {{{key}: {ddp}({name}{ids}) for {key}, {name} in {w.target}.items()}}"
-    every = f"{ddp}({name}{ids}) for {name} in {w.target}"
+        return f"{w.target} = {{{key}: {made} for {key}, {name} in {w.target}.items()}}"
+    every = f"{made} for {name} in {w.target}"
     return f"{w.target} = [{every}]" if w.shape == "list" else f"{w.target} = tuple({every})"
+
+
+def only_if_trained(made: str, name: str, may_be_frozen: bool) -> str:
+    """`if any(p.requires_grad for p in encoder.parameters()):` before a wrap that DDP would refuse otherwise."""
+    return f"if {_trains(name)}:\n    {made}" if may_be_frozen else made
+
+
+def _trains(name: str) -> str:
+    parameter = "p" if name != "p" else "param"
+    return f"any({parameter}.requires_grad for {parameter} in {name}.parameters())"
 
 
 def name_in_scope(facts: Facts, setup: SetUp, frame: Frame) -> str | None:

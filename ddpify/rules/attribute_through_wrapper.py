@@ -19,14 +19,15 @@ from ddpify.source import Source
 
 def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
     """`.module` behind the expression; where it holds the module itself in another call, `unwrap(...)` around it."""
+    unwrap, helper = facts.names_of(raw.source)["unwrap"], AddHelper(raw.source, "unwrap")
     if raw.test:
         code = raw.source.code(raw.node)
-        return (Replace(raw.source, raw.node, f"({code} if {raw.test} else {code}.module)"),)
+        bare = f"{unwrap}({code})" if raw.both else f"{code}.module"
+        edit = Replace(raw.source, raw.node, f"({code} if {raw.test} else {bare})")
+        return (edit, helper) if raw.both else (edit,)
     if not raw.both:
         return (Append(raw.source, raw.node, ".module"),)
-    return Surround(raw.source, raw.node, f"{facts.names_of(raw.source)['unwrap']}(", ")"), AddHelper(
-        raw.source, "unwrap"
-    )
+    return Surround(raw.source, raw.node, f"{unwrap}(", ")"), helper
 
 
 #: What scripts set on the wrapper itself.

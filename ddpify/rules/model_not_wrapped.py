@@ -18,7 +18,7 @@ from ddpify.facts.values import FromForward, Module
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._unread import unread
-from ddpify.rules._wrapping import device_ids, wrap_statement
+from ddpify.rules._wrapping import device_ids, sync_batchnorm, wrap_statement
 from ddpify.source import walk
 
 _COLLECTIVE = re.compile(r"\b(all_gather|all_reduce|all_to_all|reduce_scatter|world_size)\w*")
@@ -44,6 +44,8 @@ class ModelNotWrapped(Rule):
     ranks begin with the same one.
     `find_unused_parameters=True` comes with it only where a layer is called under a random or data-dependent test, or
     not at all.
+    A model that a flag or a method may have frozen as a whole is wrapped under
+    `if any(p.requires_grad for p in model.parameters()):`.
 
     ## When not
     Frozen networks and losses without parameters are left alone: DDP refuses a module that has nothing to train.
@@ -196,7 +198,9 @@ class ModelNotWrapped(Rule):
                     *self.edit(facts, w, loose),
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward"
-                    + (f"; forwards leave `{loose}` out, which DDP has to look for" if loose else ""),
+                    + (f"; forwards leave `{loose}` out, which DDP has to look for" if loose else "")
+                    + ("; BatchNorm takes its statistics of all" if sync_batchnorm(facts, w, w.target) else "")
+                    + (f"; DDP refuses `{w.target}` where nothing of it is trained" if w.may_be_frozen else ""),
                 )
         yield from unread(self, facts)
         if not facts.wraps:
@@ -206,7 +210,8 @@ class ModelNotWrapped(Rule):
 
     def edit(self, facts: Facts, w: WrapPoint, loose: str) -> list[Edit]:
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
-        names = facts.names_of(w.source)
+        names, shared = facts.names_of(w.source), sync_batchnorm(facts, w, w.target)
+        more = [AddImport(w.source, "torch")] if shared else []
         ids = device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)
@@ -215,9 +220,9 @@ class ModelNotWrapped(Rule):
             # the module stands as it is, also for evaluation and checkpoints; its own training calls the wrapper
             name = names.fresh(w.target)
             me = w.source.code(w.uses[0])
-            made = InsertBefore(w.source, w.after, (f"{name} = {names['DDP']}({me}{ids})",))
-            return [made, *(Replace(w.source, use, name) for use in w.uses)]
-        return [InsertAfter(w.source, w.after, (wrap_statement(w, names["DDP"], ids),))]
+            lines = (*sync_batchnorm(facts, w, me), f"{name} = {names['DDP']}({me}{ids})")
+            return [*more, InsertBefore(w.source, w.after, lines), *(Replace(w.source, use, name) for use in w.uses)]
+        return [*more, InsertAfter(w.source, w.after, (*shared, wrap_statement(w, names["DDP"], ids)))]
 
     def is_free(self, w: WrapPoint) -> bool:
         """`model = train(Net(), loader)`: the name is given anew by the statement, and not read in it."""

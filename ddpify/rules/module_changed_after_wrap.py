@@ -7,17 +7,20 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ddpify.edits import AddImport, InsertAfter
+from ddpify.edits import AddHelper, AddImport, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.changes import Change, anchor, find_changes
+from ddpify.facts.contents import modules
 from ddpify.facts.frames import Frame
+from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.placing import following, steps
+from ddpify.facts.roles import root
 from ddpify.facts.trails import way_of_call
 from ddpify.facts.unused import left_out
 from ddpify.facts.values import Heap, Wrapped
 from ddpify.facts.wraps import WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._wrapping import device_ids
+from ddpify.rules._wrapping import device_ids, only_if_trained, sync_batchnorm
 
 _LOST = "the wrapper averages the gradients of the parameters that it found when it was made"
 
@@ -153,15 +156,27 @@ class ModuleChangedAfterWrap(Rule):
         e, point, source = one.change.event, one.point, one.frame.source
         loose = next((name for m in point.modules if (name := left_out(facts, m))), "")
         ids = device_ids(facts, point) + (", find_unused_parameters=True" if loose else "")
-        ddp = facts.names_of(source)["DDP"]
+        names = facts.names_of(source)
+        bare = f"{names['unwrap']}({point.target})" if point.may_be_frozen else f"{point.target}.module"
+        shared = sync_batchnorm(facts, point, bare, in_place=True)
+        made = f"{point.target} = {names['DDP']}({bare}{ids})"
+        made = only_if_trained(made, bare, one.change.toggles and self.may_freeze(facts, one))
         return self.finding(
             source,
             one.stmt,
             f"`{point.target}` is wrapped again: `{e.frame.source.code(e.node)}` {one.change.what}",
-            InsertAfter(source, one.stmt, (f"{point.target} = {ddp}({point.target}.module{ids})",)),
+            InsertAfter(source, one.stmt, (*(shared if "layer" in one.change.what else ()), made)),
             AddImport(source, "DDP"),
+            *([AddHelper(source, "unwrap")] if point.may_be_frozen else []),
             reason=_LOST,
         )
+
+    def may_freeze(self, facts: Facts, one: Rewrap) -> bool:
+        """Whether the change may freeze the model as a whole."""
+        mine = [x.seq for x in facts.after.log.of("set", "method") if any(s is one.stmt for _, s, _ in steps(x))]
+        inside = {root(m) for m in modules((one.change.wrapped,))}
+        last, source = max(mine), one.frame.source
+        return any(may_be_frozen(facts.after, facts.after_roles, m, last, one.stmt, source) for m in inside)
 
     def precedes(self, facts: Facts, one: Rewrap, other: Rewrap) -> bool:
         """Another change follows in the same block before the model trains: one wrap serves both."""

@@ -113,12 +113,12 @@ class RowsNotShared(Rule):
             yield loop_elsewhere(self, source, known.level.body)
             return
         yield self.share(facts, known, known.level.loops[0].node)
-        if any(mentions(m, ("BatchNorm",)) for m in facts.roles.trained):
+        if not facts.sync_bn and any(mentions(m, ("BatchNorm",)) for m in facts.roles.trained):
             yield self.finding(
                 source,
                 known.level.loops[0].node,
                 "BatchNorm takes its statistics of each rank's own rows, not of all: a step is not quite that of one "
-                "process (on GPUs nn.SyncBatchNorm.convert_sync_batchnorm(model) before the wrap makes it so)",
+                "process (on GPUs the option --sync-bn makes it so)",
                 note=True,
             )
         yield from self.outputs(facts, known)

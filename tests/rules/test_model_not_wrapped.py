@@ -226,3 +226,139 @@ def test_a_forward_that_gives_a_loss_on_one_way_and_more_on_another() -> None:
         optimizer.step()
     """
     assert "net = DDP(net)" in edited(HEAD + clean(body) + "\n", "DDP201").text
+
+
+FROZEN = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+parser = argparse.ArgumentParser()
+parser.add_argument("--tune", action="store_true")
+args = parser.parse_args()
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+body = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+head = nn.Linear(4, 1)
+{switch}
+optimizer = torch.optim.SGD({parameters}, lr=0.1)
+for (x,) in loader:
+    {step}
+    optimizer.step()
+torch.save(body.state_dict(), "body.pt")
+"""
+BOTH = "[*body.parameters(), *head.parameters()]"
+TOGETHER = "head(body(x)).mean().backward()"
+
+
+@pytest.mark.parametrize(
+    ("switch", "parameters", "step", "doubt"),
+    [
+        pytest.param("body.requires_grad_(args.tune)", BOTH, TOGETHER, True, id="a-flag"),
+        pytest.param(
+            "for p in body.parameters():\n    p.requires_grad = args.tune", BOTH, TOGETHER, True, id="each-parameter"
+        ),
+        pytest.param("if not args.tune:\n    body.requires_grad_(False)", BOTH, TOGETHER, True, id="under-a-test"),
+        pytest.param(
+            "body[0].requires_grad_(False)\nbody[2].requires_grad_(args.tune)", BOTH, TOGETHER, True, id="part-by-part"
+        ),
+        pytest.param("body[0].requires_grad_(args.tune)", BOTH, TOGETHER, False, id="a-part"),
+        pytest.param(
+            "for x in list(body.children())[:1]:\n    for p in x.parameters():\n        p.requires_grad_(False)",
+            BOTH,
+            TOGETHER,
+            False,
+            id="a-slice",
+        ),
+        pytest.param(
+            'for n, p in body.named_parameters():\n    if "2" in n:\n        p.requires_grad = False',
+            BOTH,
+            TOGETHER,
+            False,
+            id="by-name",
+        ),
+        pytest.param("body.requires_grad_(False)\nbody[2].requires_grad_()", BOTH, TOGETHER, False, id="freed-again"),
+        pytest.param(
+            "body.requires_grad_(False)\nbody.last = nn.Linear(4, 4)", BOTH, TOGETHER, False, id="a-new-layer"
+        ),
+        pytest.param(
+            "body.requires_grad_(args.tune)",
+            "filter(lambda p: p.requires_grad, body.parameters())",
+            "body(x).mean().backward()",
+            False,
+            id="a-loss-of-it-alone",
+        ),
+    ],
+)
+def test_a_model_that_may_be_frozen_is_wrapped_where_it_trains(
+    switch: str, parameters: str, step: str, doubt: bool
+) -> None:
+    """DDP refuses a module without a parameter that is trained; the script itself would raise in the last case."""
+    script = FROZEN.format(switch=switch, parameters=parameters, step=step)
+    text = convert_source(Source(Path("train.py"), script.encode())).text
+    asked = "if any(p.requires_grad for p in body.parameters()):\n    body = DDP(body)\n"
+    assert (asked in text) is doubt
+    assert "body = DDP(body)" in text
+    assert ("unwrap(body).state_dict()" in text) is doubt
+
+
+NORM = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+{device}
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+{model}
+optimizer = torch.optim.SGD({parameters}, lr=0.1)
+for (x,) in loader:
+    x = x{to}
+    {loss}.backward()
+    optimizer.step()
+"""
+CHOICE = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "parameters", "loss", "to", "line"),
+    [
+        pytest.param(
+            CHOICE,
+            "one = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).to(device)",
+            "one.parameters()",
+            "one(x).mean()",
+            ".to(device)",
+            'if device.type == "cuda":\n    one = torch.nn.SyncBatchNorm.convert_sync_batchnorm(one)\n',
+            id="the-device",
+        ),
+        pytest.param(
+            "",
+            "nets = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).cuda() for _ in range(2)]",
+            "[p for net in nets for p in net.parameters()]",
+            "sum(net(x).mean() for net in nets)",
+            ".cuda()",
+            "nets = [torch.nn.SyncBatchNorm.convert_sync_batchnorm(net) if next(net.parameters()).is_cuda else net "
+            "for net in nets]\nnets = [DDP(net) for net in nets]",
+            id="a-list",
+        ),
+    ],
+)
+def test_sync_bn_stands_before_the_wrap(
+    device: str, model: str, parameters: str, loss: str, to: str, line: str
+) -> None:
+    script = NORM.format(device=device, model=model, parameters=parameters, loss=loss, to=to).encode()
+    assert line in convert_source(Source(Path("train.py"), script), sync_bn=True).text
+    assert "SyncBatchNorm" not in convert_source(Source(Path("train.py"), script)).text
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "to", "why"),
+    [
+        (CHOICE, "one = nn.Linear(4, 4).to(device)", ".to(device)", "no trained model has BatchNorm"),
+        ("", "one = nn.BatchNorm1d(4)", "", "trains on the CPU"),
+    ],
+)
+def test_sync_bn_says_where_it_changes_nothing(device: str, model: str, to: str, why: str) -> None:
+    one = {"parameters": "one.parameters()", "loss": "one(x).mean()"}
+    script = NORM.format(device=device, model=model, to=to, **one).encode()
+    made = convert_source(Source(Path("train.py"), script), sync_bn=True)
+    assert "SyncBatchNorm" not in made.text
+    assert any(why in note.message for note in made.plan.notes)
