@@ -27,6 +27,8 @@ _OTHERS = re.compile(
     r"builtins\.open|io\.open|codecs\.open|gzip\.open|numpy\.(load|loadtxt|genfromtxt)|np\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|PIL\.Image\.open"
     r"|cv2\.imread|torchvision\.io\.read_\w+|os\.(listdir|scandir)|glob\.i?glob|torchvision\.datasets\.(ImageFolder|DatasetFolder)|.*\.from_pretrained"
 )
+#: What a library calls its readers: Tokenizer.from_file, coco.loadRes, spm.SentencePieceProcessor(model_file=...).
+_LIKE_READING = re.compile(r"(load|read|parse|imread|from_(file|path|json|disk))([A-Z_].*|s?$)|\w+(Reader|Processor)")
 _FOLDERS = re.compile(r"torchvision\.datasets\.(ImageFolder|DatasetFolder)|os\.(listdir|scandir)|glob\.i?glob")
 #: What changes a folder as a whole.
 _REMOVES = re.compile(r"os\.(remove|unlink|rmdir|removedirs)")
@@ -54,15 +56,24 @@ def find_reads(facts: Facts) -> list[Read]:
     for call in calls:
         if call.method in ("read_text", "read_bytes") and isinstance(call.node.func, cst.Attribute):
             found.append(Read(call, call.node.func.value, False))
-        elif call.method == "load_state_dict" or not call.name or write_of(call) is not None:
+        elif call.method == "load_state_dict" or write_of(call) is not None:
             continue
+        elif not call.name and _LIKE_READING.fullmatch(call.method):
+            found.extend(_of_library(call))
         elif _CHECKPOINTS.fullmatch(call.name) or _OTHERS.fullmatch(call.name):
             path = call.argument(
                 0, "f", "file", "filename", "path", "root", "pretrained_model_name_or_path", "filepath_or_buffer"
             )
             if path is not None:
                 found.append(Read(call, path, _CHECKPOINTS.fullmatch(call.name) is not None))
+        elif _LIKE_READING.fullmatch(call.name.rpartition(".")[2]):
+            found.extend(_of_library(call))
     return found
+
+
+def _of_library(call: Outside) -> list[Read]:
+    path = call.argument(0, "file", "filename", "path", "fname", "model_file")
+    return [Read(call, path, False)] if path is not None else []
 
 
 def asks_files(test: cst.CSTNode, facts: Facts) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 
 import libcst as cst
 
@@ -123,20 +124,15 @@ class Work:
 
     def meets(self, tree: cst.CSTNode) -> bool:
         """Whether something below a node waits for other ranks: training, a pass over a loader, a collective."""
-        return any(self._meets(e, set()) for node in walk(tree) for e in self.events.get(id(node), ()))
+        return self._finds(tree, _waits)
 
-    def _meets(self, e: Event, seen: set[int]) -> bool:
-        if e.callee is not None:
-            if id(e.callee) in seen:
-                return False
-            seen.add(id(e.callee))
-            return any(self._meets(inner, seen) for inner in e.callee.events)
-        if e.kind == "external":
-            return e.name.startswith("torch.distributed.") and not e.name.endswith(
-                ("get_rank", "get_world_size", "is_initialized", "is_available")
-            )
-        loader = e.kind == "loop" and any(isinstance(o, Loader) for o in loaders_in(e.value))
-        return loader or e.kind in ("forward", "backward")
+    def exchanges(self, tree: cst.CSTNode) -> bool:
+        """Whether gradients or values go from rank to rank below a node; a forward of an evaluation sends none."""
+        return self._finds(tree, _sends)
+
+    def _finds(self, tree: cst.CSTNode, wanted: Callable[[Event], bool]) -> bool:
+        seen: set[int] = set()
+        return any(_reaches(e, wanted, seen) for node in walk(tree) for e in self.events.get(id(node), ()))
 
     def external(self, e: Event) -> bool:
         if e.name in ("builtins.next", "builtins.iter"):
@@ -225,3 +221,26 @@ def leaves(source: Source, block: cst.CSTNode) -> bool:
                 if above is block:
                     return True
     return False
+
+
+def _reaches(e: Event, wanted: Callable[[Event], bool], seen: set[int]) -> bool:
+    """Whether an event, or one in the function that it calls, is wanted; each function is looked at once."""
+    if e.callee is None:
+        return wanted(e)
+    if id(e.callee) in seen:
+        return False
+    seen.add(id(e.callee))
+    return any(_reaches(inner, wanted, seen) for inner in e.callee.events)
+
+
+def _sends(e: Event) -> bool:
+    if e.kind == "external":
+        return e.name.startswith("torch.distributed.") and not e.name.endswith(
+            ("get_rank", "get_world_size", "is_initialized", "is_available")
+        )
+    return e.kind == "backward" or (e.kind == "forward" and e.grad is not False)
+
+
+def _waits(e: Event) -> bool:
+    loader = e.kind == "loop" and any(isinstance(o, Loader) for o in loaders_in(e.value))
+    return loader or e.kind == "forward" or _sends(e)

@@ -71,6 +71,11 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
             return "ddpify does not know what the command does"
         case "summary" if _random_later(facts, call):
             return "it draws random numbers, and the split behind it has to be the same on every rank"
+    holder = call.source.parents.get(call.node)
+    if stmt is None and isinstance(holder, cst.Lambda) and not guards(facts).work.inside(call.node):
+        # lambda text: bar.write(text)
+        edit = Surround(call.source, call.node, "", f" if {guards(facts).is_main(call.source)} else None")
+        return [Silenced(call.node, (edit, guards(facts).helper(call.source)), _ONCE, whole=False)]
     why = guards(facts).obstacle(call.source, stmt, call.node)
     if why or stmt is None:
         return why or "it stands in a lambda"

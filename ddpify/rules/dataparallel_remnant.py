@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Delete, Edit, Hoist, InsertBefore, Replace
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.gpus import multiplied_batches
 from ddpify.facts.ranks import guarded
-from ddpify.facts.values import Module, Wrapped
+from ddpify.facts.values import Module, Thing, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source, walk
 
 _NAMES = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
 )
+
+
+_PUBLISHED = re.compile(r"\.(load_url|load_state_dict_from_url|get_state_dict)$")
 
 
 class DataparallelRemnant(Rule):
@@ -193,6 +198,12 @@ class DataparallelRemnant(Rule):
                 reason="each process loads the batch of its own GPU",
             )
 
+    def published(self, facts: Facts, load: cst.Call) -> bool:
+        """`load_state_dict(load_url(...))`: weights that a library gives out, not the old script's."""
+        given = facts.flow.values.get(load.args[0].value, ()) if load.args else ()
+        makers = [constants(o.fields.get("__name__", ())) for o in given if isinstance(o, Thing)]
+        return bool(makers) and all(m is not None and _PUBLISHED.search(str(m[0])) for m in makers)
+
     def loads(self, facts: Facts, source: Source) -> Iterator[Finding]:
         """States that may have been saved by the old script."""
         done: set[int] = set()
@@ -205,6 +216,7 @@ class DataparallelRemnant(Rule):
                 and e.obj.parallel
                 and e.frame.source is source
                 and isinstance(e.node, cst.Call)
+                and not self.published(facts, e.node)
             ):
                 done.add(id(e.node))
                 consume = f"{facts.names_of(source)['torch']}.nn.modules.utils.consume_prefix_in_state_dict_if_present"

@@ -13,6 +13,7 @@ from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import made_alike
 from ddpify.facts.locality import Locality, locality
+from ddpify.facts.setup import reduce_options
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -35,7 +36,8 @@ class DecisionOnOwnBatch(Rule):
 
     ## Edit
     Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch
-    loop it is left for you: there all ranks have to agree before the backward of that batch.
+    loop all ranks go the way of any of them: `if any_process(torch.isnan(loss)): continue`. Left for you where not all
+    ranks come to the test.
     """
 
     code = "DDP506"
@@ -96,6 +98,24 @@ class DecisionOnOwnBatch(Rule):
                     break
             """,
             gives=("    if broadcast_value(loss.item() < 0.01):",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(9):
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    if torch.isnan(loss):
+                        continue
+                    loss.backward()
+                    optimizer.step()
+            """,
+            gives=("        if any_process(torch.isnan(loss)):",),
         ),
         Converts(
             """
@@ -215,7 +235,9 @@ class DecisionOnOwnBatch(Rule):
                 continue
             done.add(id(test))
             code = e.frame.source.code(test.test)
-            if known.batch_loops(e.loops):
+            if known.batch_loops(e.loops) and self.met_by_all(known, test, e):
+                yield from self.agreed(facts, e, test.test)
+            elif known.batch_loops(e.loops):
                 yield self.finding(
                     e.frame.source,
                     test,
@@ -228,6 +250,27 @@ class DecisionOnOwnBatch(Rule):
                 yield from self.shared(
                     facts, e.frame.source, test.test, f"`{e.kind}` has to happen on all ranks at once"
                 )
+
+    def met_by_all(self, known: Locality, test: cst.If, e: Event) -> bool:
+        """Whether all ranks come to a test in every turn: no other test of this rank's own stands around it."""
+        outer = [a for a in e.frame.source.ancestors(test) if isinstance(a, (cst.If, cst.While))]
+        return not any(known.is_local(a.test, e.frame) for a in outer)
+
+    def agreed(self, facts: Facts, e: Event, test: cst.BaseExpression) -> Iterator[Finding]:
+        """`if torch.isnan(loss): continue` -> `if any_process(torch.isnan(loss)): continue`"""
+        source = e.frame.source
+        if not facts.editable(source):
+            return
+        code = source.code(test).split("\n")[0]
+        call = facts.names_of(source)["any_process"]
+        yield self.finding(
+            source,
+            test,
+            f"`{code}` is this rank's own, and `{e.kind}` under it would make it do another number of steps",
+            Surround(source, test, f"{call}(", ")"),
+            AddHelper(source, "any_process", reduce_options(facts)),
+            reason=f"where it holds on one rank, all of them `{e.kind}`: they make the same steps",
+        )
 
     def inside(self, facts: Facts, node: cst.CSTNode) -> bool:
         return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)

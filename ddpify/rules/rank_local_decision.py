@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
@@ -13,7 +13,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.definitions import argument_of, definitions
 from ddpify.facts.evaluation import evaluations
-from ddpify.facts.frames import Event, Frame
+from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.handmade import made_alike
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Const, Ext, FromBatch, Loader, Scheduler, Value
@@ -79,8 +79,8 @@ class RankLocalDecision(Rule):
         origin = Origins(facts, replicated)
         done: set[tuple[int, str]] = set()
         alike = made_alike(facts)
-        for frame, node, deciding in self.decisions(facts):
-            if any(id(d) in alike for d in deciding):
+        for frame, node, deciding in self.decisions(facts, origin):
+            if origin.evaluates(frame) or any(id(d) in alike for d in deciding):
                 continue
             spots = [s for d in deciding for s in origin.within(d, frame)]
             unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
@@ -121,7 +121,7 @@ class RankLocalDecision(Rule):
             reason="it decides, and every rank computes it for itself",
         )
 
-    def decisions(self, facts: Facts) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.CSTNode]]]:
+    def decisions(self, facts: Facts, origin: Origins) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.CSTNode]]]:
         """Tests of `if` and `while` that lead to more than output, and arguments of scheduler.step."""
         seen: set[tuple[int, int]] = set()
         for e in facts.flow.log.events:
@@ -131,7 +131,9 @@ class RankLocalDecision(Rule):
                 key = (id(node), id(e.frame))
                 if isinstance(node, cst.If) and key not in seen:
                     seen.add(key)
-                    if not matters(facts, e.frame.source, node):
+                    around = set(e.frame.source.ancestors(node))
+                    within = origin.over(loop for loop in e.loops if loop.node in around)
+                    if not matters(facts, e.frame.source, node, within):
                         continue
                     yield e.frame, node, [node.test]
             if (
@@ -161,6 +163,7 @@ class Origins:
         self.facts = facts
         self.replicated = replicated
         self.known = definitions(facts.flow)
+        self._evaluates: dict[int, bool] = {}
 
     def depends(self, value: Value) -> bool:
         return not all(isinstance(o, Const) for o in value) and any(
@@ -241,7 +244,17 @@ class Origins:
         return found
 
     def in_evaluation(self, event: Event) -> bool:
-        return any(id(o) in self.replicated for lo in event.loops for o in loaders_in(lo.iterates))
+        return self.evaluates(event.frame) or self.over(event.loops)
+
+    def evaluates(self, frame: Frame) -> bool:
+        """Whether a function is called for the batches of such an evaluation only: what it decides stays in there."""
+        if id(frame) not in self._evaluates:
+            ways = [[loop for entry in chain for loop in entry.loops] for chain in frame.chains()]
+            self._evaluates[id(frame)] = all(self.over(loops) for loops in ways)
+        return self._evaluates[id(frame)]
+
+    def over(self, loops: Iterable[Loop]) -> bool:
+        return any(id(o) in self.replicated for loop in loops for o in loaders_in(loop.iterates))
 
     def binding(self, node: cst.CSTNode, frame: Frame) -> Event | None:
         """The statement that computes a name from the evaluation: no loop's own sum."""
@@ -263,12 +276,18 @@ class Origins:
         return outside[-1] if outside else None
 
 
-def matters(facts: Facts, source: Source, stmt: cst.If | cst.While) -> bool:
-    """Whether more depends on a branch than what rank 0 prints and saves: work for all ranks, values, a way out."""
+def matters(facts: Facts, source: Source, stmt: cst.If | cst.While, within: bool) -> bool:
+    """Whether more depends on a branch than what rank 0 prints and saves: work for all ranks, values, a way out.
+
+    Within the loop of the evaluation only steps and collectives count: what else is done there is looked at where it
+    decides.
+    """
+    known = work(facts.flow)
     branches = [stmt.body, *([stmt.orelse] if stmt.orelse is not None else [])]
+    if within:
+        return any(known.exchanges(b) for b in branches)
     return any(
-        bool(work(facts.flow).inside(b)) or bool(names_bound(b)) or changes_places(b) or leaves(source, b)
-        for b in branches
+        bool(known.inside(b)) or bool(names_bound(b)) or changes_places(b) or leaves(source, b) for b in branches
     )
 
 

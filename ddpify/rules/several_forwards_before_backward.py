@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import libcst as cst
@@ -196,7 +197,8 @@ class SeveralForwardsBeforeBackward(Rule):
                             yield self.detached(e, through, cut) if cut else self.second(facts, e, through)
                         continue
                     mine = {id(p.node) for p in pending}
-                    if len(mine) > 1 and mine <= reached:
+                    pairs = itertools.combinations(pending, 2)
+                    if mine <= reached and any(a.node is not b.node and not alternatives(a, b) for a, b in pairs):
                         yield from self.buffers(facts, pending[-1], w, done)
                     pending, ran, last, again = [], pending or ran, e, False
 

@@ -8,7 +8,7 @@ import pytest
 
 from ddpify.helpers import names_for
 from ddpify.source import Source
-from tests.rules.edited import edited
+from tests.rules.edited import edited, script
 
 CODE = "DDP209"
 SCRIPT = """
@@ -64,3 +64,10 @@ def test_the_wrap_takes_its_place_and_its_comments_go(test: str) -> None:
     assert "net = DDP(net)\n" in result.text
     assert "several GPUs" not in result.text
     assert "nn.DataParallel(net)" not in result.text
+
+
+@pytest.mark.parametrize(("made", "old"), [("load_url('https://host/net.pth')", False), ("read('net.pth')", True)])
+def test_weights_that_a_library_gives_out_are_not_the_old_scripts(made: str, old: bool) -> None:
+    start = f"model.load_state_dict(model_zoo.{made}, strict=False)\nmodel = nn.DataParallel(model)"
+    result = edited(script(imports="from torch.utils import model_zoo", before=start), "DDP201", CODE)
+    assert ("consume_prefix_in_state_dict_if_present" in result.text) is old

@@ -80,3 +80,34 @@ def test_the_number_is_rank_0_s_where_it_is_computed(inside: str, gives: str) ->
 )
 def test_what_rank_0_alone_goes_by_is_not_sent(inside: str) -> None:
     assert "broadcast_value" not in edited(script(before=WORST, inside=inside), "DDP503").text
+
+
+DECODES = """
+held_out = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+
+def decode(model, x):
+    while True:
+        x = model(x).repeat(1, 4)
+        if x.max() < 1 or x.size(1) == 9:
+            break
+    return x
+
+def words(model):
+    found = []
+    with torch.no_grad():
+        for (x,) in held_out:
+            if model(x.to(device)).isfinite().all():
+                found.append(decode(model, x.to(device)).max().item())
+    return max(found)
+"""
+
+
+def test_a_loop_inside_of_an_evaluation_is_no_matter_of_all_ranks() -> None:
+    result = edited(script(functions=DECODES, inside="print(words(model))"), "DDP503")
+    assert not result.left
+    assert "broadcast_value" not in result.text
+
+
+def test_what_comes_out_of_it_is() -> None:
+    result = edited(script(functions=DECODES, inside="if words(model) < 3:\n    break"), "DDP503")
+    assert result.has("if broadcast_value(words(model)) < 3:")

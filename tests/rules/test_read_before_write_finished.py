@@ -11,6 +11,7 @@ from tests.rules.edited import edited, linted, script
 
 CODES = ("DDP401", "DDP402", "DDP404")
 SAVE = "torch.save(model.state_dict(), 'best.pt')"
+START = "out, truth = 'runs', zoo.truth()"
 
 
 @pytest.mark.parametrize(
@@ -26,10 +27,17 @@ SAVE = "torch.save(model.state_dict(), 'best.pt')"
         ),
         ("import numpy as np\nnp.save('a.npy', 1)", "rows = np.load('a.npy')"),
         ("Path('a.txt').write_text('x')", "rows = Path('a.txt').read_text()"),
+        ("import json\njson.dump([1], open('boxes.json', 'w'))", "found = truth.loadRes('boxes.json')"),
+        ("import pycocotools\nopen('v.txt', 'w').write('x')", "words = pycocotools.Vocabulary.from_file('v.txt')"),
     ],
 )
 def test_all_ranks_meet_before_they_read(save: str, read: str) -> None:
-    text = script(imports="import sys\nfrom pathlib import Path", before="out = 'runs'", inside=save, after=read)
+    text = script(
+        imports="import sys\nimport zoo\nfrom pathlib import Path",
+        before="out, truth = 'runs', zoo.truth()",
+        inside=save,
+        after=read,
+    )
     result = edited(text, *CODES)
     assert result.has("dist.barrier()\n" + read)
     assert "dist" in result.needs

@@ -43,3 +43,11 @@ def test_only_layers_with_buffers_keep_statistics(layer: str, keeps: bool) -> No
     found = edited(SCRIPT.replace("LAYER", layer), "DDP207")
     assert not found.left
     assert ("judge.broadcast_buffers = False" in found.text) is keeps
+
+
+def test_one_forward_in_each_of_two_branches() -> None:
+    two = SCRIPT.replace("LAYER", "nn.BatchNorm2d(4)").replace(
+        "    loss = judge(fake).mean() - judge(real).mean()\n",
+        "    if len(real) > 1:\n        loss = judge(real).mean()\n    else:\n        loss = judge(fake).mean()\n",
+    )
+    assert "broadcast_buffers" not in edited(two, "DDP207").text

@@ -133,7 +133,7 @@ def test_pure_calls_stay_in_the_message(statement: str) -> None:
     [
         "done = print('x')",
         "_ = print('x') or epoch",
-        "show = lambda: print('x')",
+        "show = lambda: print(model(torch.ones(1, 4)))",
         "if print('x') or epoch:\n    pass",
         "print(f'{evaluate(model, loader)=}')",
         "print(*(model(x).sum() for (x,) in loader))",
@@ -420,3 +420,9 @@ def test_last_words(code: str, guarded: bool) -> None:
     inside = f"if loss.item() > 9:\n    print('stop')\n    sys.exit({code})"
     text = edited(script(imports="import sys", inside=inside), CODE).text
     assert ("if is_main_process():" in text) is guarded
+
+
+def test_a_lambda_that_prints() -> None:
+    result = edited(script(before="say = lambda text: print(text)", inside="say('step')"), CODE)
+    assert not result.left
+    assert result.has("say = lambda text: print(text) if is_main_process() else None")

@@ -1,0 +1,215 @@
+"""The text of every function that ddpify may put into a user's file; `<name>` stands for what that file calls it."""
+
+from __future__ import annotations
+
+from ddpify import helper_classes
+
+_JOIN = "Join the process group that torchrun describes (alone under plain python)"
+
+
+def _setup(options: frozenset[str]) -> str:
+    """`setup_distributed`, in the form that the script's own choice of device asks for."""
+    alone = '    alone = {} if "RANK" in <os>.environ else {"store": <dist>.HashStore(), "rank": 0, "world_size": 1}\n'
+    if "cpu" in options:
+        return (
+            f'def <setup_distributed>():\n    """{_JOIN}."""\n{alone}    <dist>.init_process_group("gloo", **alone)\n'
+        )
+    if "either" in options:
+        return (
+            "def <setup_distributed>():\n"
+            f'    """{_JOIN}; bind this process to its GPU."""\n'
+            f"{alone}"
+            "    if <torch>.cuda.is_available():\n"
+            '        <torch>.cuda.set_device(int(<os>.environ.get("LOCAL_RANK", 0)))\n'
+            '    <dist>.init_process_group("cpu:gloo,cuda:nccl" if <torch>.cuda.is_available() else "gloo", **alone)\n'
+        )
+    returned = "this process's GPU or CPU" if "index" in options else "this process's device"
+    head = (
+        f"def <setup_distributed>({'use_accel' if 'accelerator' in options else 'use_cuda'}):\n"
+        if "flag" in options
+        else "def <setup_distributed>():\n"
+    )
+    head += f'    """{_JOIN}; return {returned}."""\n'
+    head += '    local_rank = int(<os>.environ.get("LOCAL_RANK", 0))\n' + alone
+    if "accelerator" in options:
+        test = "use_accel" if "flag" in options else "<torch>.accelerator.is_available()"
+        bind = (
+            f"    if {test}:\n"
+            "        device = <torch>.device(<torch>.accelerator.current_accelerator().type, local_rank)\n"
+            "        <torch>.accelerator.set_device_index(local_rank)\n"
+            "        <dist>.init_process_group("
+            "<dist>.get_default_backend_for_device(device), device_id=device, **alone)\n"
+        )
+    else:
+        test = "use_cuda" if "flag" in options else "<torch>.cuda.is_available()"
+        bind = (
+            f"    if {test}:\n"
+            '        device = <torch>.device("cuda", local_rank)\n'
+            "        <torch>.cuda.set_device(device)\n"
+            '        <dist>.init_process_group("nccl", device_id=device, **alone)\n'
+        )
+    gloo = '    <dist>.init_process_group("gloo", **alone)\n'
+    if "index" in options:
+        return f'{head}{bind}        return local_rank\n{gloo}    return "cpu"\n'
+    return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n    {gloo}    return device\n'
+
+
+def _through(options: frozenset[str]) -> str:
+    told = "method or part" if "part" in options else "method"
+    bare = "<ddp_model>.module"
+    part = f"{bare}.get_submodule(name)" if "nested" in options else f"getattr({bare}, name)"
+    evaluates = f"    if not <torch>.is_grad_enabled():\n        return {part}(*args, **kwargs)\n"
+    text = (
+        "def <forward_through>(<ddp_model>, name, *args, **kwargs):\n"
+        f'    """Call a {told} of the wrapped module in a forward of DDP, which averages no other gradients."""\n'
+        f"{evaluates if 'evaluates' in options else ''}\n"
+        "    def forward(*args, **kwargs):\n"
+        "        del <ddp_model>.module.forward  # the module's own is in force again\n"
+        f"        return {part}(*args, **kwargs)\n"
+        "\n"
+        "    <ddp_model>.module.forward = forward\n"
+        "    return <ddp_model>(*args, **kwargs)\n"
+    )
+    return text.replace("<ddp_model>", "model")
+
+
+def _any(options: frozenset[str]) -> str:
+    device, argument = _where(options)
+    return (
+        "def <any_process>(condition):\n"
+        '    """Whether a condition holds on any process: all of them go the same way."""\n'
+        f"{device}"
+        f"    found = <torch>.tensor(int(bool(condition)){argument})\n"
+        "    <dist>.all_reduce(found, op=<dist>.ReduceOp.MAX)\n"
+        "    return bool(found)\n"
+    )
+
+
+def _where(options: frozenset[str]) -> tuple[str, str]:
+    """The line that chooses the device of what is reduced, and the argument that it gives."""
+    if options & {"cpu", "either"}:
+        return "", ""
+    where = '"cuda"' if "accelerator" not in options else "<torch>.accelerator.current_accelerator()"
+    return f'    device = "cpu" if <dist>.get_backend() == "gloo" else {where}\n', ", device=device"
+
+
+def _broadcast(options: frozenset[str]) -> str:
+    box = "[value.cpu() if <torch>.is_tensor(value) else value]" if "tensor" in options else "[value]"
+    # what comes over the network lies on the CPU
+    back = "box[0].to(value.device) if <torch>.is_tensor(value) else box[0]" if "tensor" in options else "box[0]"
+    return (
+        "def <broadcast_value>(value):\n"
+        '    """Rank 0\'s value, on every process."""\n'
+        f"    box = {box}\n"
+        "    <dist>.broadcast_object_list(box, src=0)\n"
+        f"    return {back}\n"
+    )
+
+
+def _rows(options: frozenset[str]) -> str:
+    # a leaf of its own: a graph that leads back to the whole tensor would be freed by the first backward
+    own = "t.detach()[{}].requires_grad_(t.requires_grad)" if "leaf" in options else "t[{}]"
+    rows = own.format("list(<DistributedSampler>(t, shuffle=False))")
+    return (
+        "def <rows_of_rank>(*tensors):\n"
+        '    """This process\'s rows of each tensor: as many on every process, the first ones again where they do not '
+        'divide."""\n'
+        f"    return [{rows} for t in tensors]\n"
+    )
+
+
+def _reduce(options: frozenset[str]) -> str:
+    device, argument = _where(options)
+    tensors = "tensor" in options
+    kept = "; tensors stay tensors" if tensors else ""
+    first = "*map(float, values)" if tensors else "*values"
+    back = (
+        "<torch>.full_like(v, s) if <torch>.is_tensor(v) else s if f else int(s)" if tensors else "s if f else int(s)"
+    )
+    names = "v, s, f in zip(values, sums, floats)" if tensors else "s, f in zip(sums, floats)"
+    return (
+        "def <all_reduce_sum>(*values):\n"
+        f'    """Sum each number over all processes; a count stays an integer{kept}."""\n'
+        f"{device}"
+        f"    total = <torch>.tensor([{first}, *(isinstance(v, float) for v in values)], "
+        f"dtype=<torch>.float64{argument})\n"
+        "    <dist>.all_reduce(total)\n"
+        "    sums, floats = total.view(2, -1).tolist()\n"
+        f"    return [{back} for {names}]\n"
+    )
+
+
+_TEXTS = {
+    "is_main_process": """
+def <is_main_process>():
+    return int(<os>.environ.get("RANK", 0)) == 0
+""",
+    "is_local_main_process": """
+def <is_local_main_process>():
+    return int(<os>.environ.get("LOCAL_RANK", 0)) == 0
+""",
+    "main_process_first": '''
+@<contextmanager>
+def <main_process_first>():
+    """One process per node goes ahead (to download, to build a cache); the others follow."""
+    ahead = int(<os>.environ.get("LOCAL_RANK", 0)) == 0
+    if not ahead:
+        <dist>.barrier()
+    try:
+        yield
+    finally:
+        if ahead:
+            <dist>.barrier()
+''',
+    "all_reduce_mean": '''
+def <all_reduce_mean>(*values):
+    """Average each number over all processes."""
+    return [total / <dist>.get_world_size() for total in <all_reduce_sum>(*values)]
+''',
+    "sync_buffers": '''
+def <sync_buffers>(model):
+    """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""
+    for buffer in model.buffers():
+        <dist>.broadcast(buffer, src=0)
+''',
+    "rows_of_all": '''
+def <rows_of_all>(tensor):
+    """The rows that all processes computed, in the order of the whole tensor (without their gradients)."""
+    parts = [<torch>.empty_like(tensor) for _ in range(<dist>.get_world_size())]
+    <dist>.all_gather(parts, tensor.detach().contiguous())
+    return <torch>.stack(parts, dim=1).flatten(0, 1)
+''',
+    "share_of_rank": '''
+def <share_of_rank>(batches):
+    """This process's part of the batches: as many on every process, the first ones again where they do not divide."""
+    batches = list(batches)
+    return [batches[i] for i in <DistributedSampler>(batches, shuffle=False)]
+''',
+    "per_process": '''
+def <per_process>(batch_size):
+    """This process's part of a batch that all processes read together."""
+    if batch_size % <dist>.get_world_size():
+        raise ValueError(f"a batch of {batch_size} cannot be divided among {<dist>.get_world_size()} processes")
+    return batch_size // <dist>.get_world_size()
+''',
+    "unwrap": """
+def <unwrap>(model):
+    return model.module if isinstance(model, <DDP>) else model
+""",
+    **helper_classes.TEXTS,
+}
+
+_SHAPED = {
+    "setup_distributed": _setup,
+    "all_reduce_sum": _reduce,
+    "any_process": _any,
+    "broadcast_value": _broadcast,
+    "rows_of_rank": _rows,
+    "ShardedSampler": helper_classes.sampler,
+    "forward_through": _through,
+}
+
+
+def text_of(name: str, options: frozenset[str]) -> str:
+    """A helper in the form that its options ask for."""
+    return _SHAPED[name](options) if name in _SHAPED else _TEXTS[name]
