@@ -17,7 +17,7 @@ from ddpify.errors import About, Refused, Seen
 from ddpify.facts import Facts, collect
 from ddpify.facts.trails import shown, way_back
 from ddpify.helpers import NEEDS, Names, canonical_names, helper, names_for
-from ddpify.import_block import add_import, import_run, top_of
+from ddpify.import_block import add_import, first_use, import_run, imported_late, top_of
 from ddpify.lint import lint_source
 from ddpify.plan import Plan, make_plan
 from ddpify.project import Project
@@ -221,13 +221,15 @@ def _texts(edit: Edit) -> Iterator[str]:
 def add_block(rewriter: Rewriter, plan: Plan, names: Names, shared: str | None) -> None:
     """Imports into the import block; behind it the helpers, or their import where they have a module of their own."""
     source, nl, unit = rewriter.source, rewriter.nl, rewriter.unit
-    run = import_run(source)
-    for line in sorted(names.missing[k] for k in plan.imports(source, helpers=shared is None) if k in names.missing):
+    helpers, asked = plan.helpers(source), plan.imports(source, helpers=shared is None)
+    written = [(e, text) for e in plan.edits if e.source is source for text in _texts(e)]
+    users = {n: [e for e, text in written if re.search(rf"\b{names[n]}\b", text)] for n in (*asked, *helpers)}
+    run = import_run(source, first_use(source, itertools.chain(*users.values())))
+    asked_for = {names.missing[n] for n in asked if n in names.missing} | set(imported_late(source, names, asked, run))
+    for line in sorted(asked_for):
         add_import(rewriter, run, line)
-    helpers = plan.helpers(source)
     if shared is not None:
-        written = [text for e in plan.edits if e.source is source for text in _texts(e)]
-        used = [n for n in helpers if any(re.search(rf"\b{names[n]}\b", text) for text in written)]
+        used = [n for n in helpers if users[n]]
         wanted = [n if names[n] == n else f"{n} as {names[n]}" for n in used]
         if wanted:
             add_import(rewriter, run, f"from {shared} import {', '.join(wanted)}")

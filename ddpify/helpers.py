@@ -77,6 +77,10 @@ class Names:
         self.taken.add(found)
         return found
 
+    def line(self, name: str) -> str:
+        """The import of a name, as the file's own name for it."""
+        return self.missing.get(name) or _import_as(name, self.chosen[name])
+
 
 def names_for(source: Source) -> Names:
     """Choose names that collide with nothing in the file."""
@@ -94,14 +98,15 @@ def names_for(source: Source) -> Names:
                 continue
             own = [o for o in options if o not in taken or (line == f"import {o}" and not _is_given(source, o))]
             chosen[name] = own[0] if own else options[-1] + "_"
-            as_is = line.split()[-1]
-            if chosen[name] == as_is:
-                missing[name] = line
-            else:
-                missing[name] = f"{line.split(' as ')[0]} as {chosen[name]}"
+            missing[name] = _import_as(name, chosen[name])
         else:
             chosen[name] = next((o for o in options if o not in taken), options[-1] + "_")
     return Names(chosen, missing, taken)
+
+
+def _import_as(name: str, chosen: str) -> str:
+    line = _IMPORTS[name][1]
+    return line if chosen == line.split()[-1] else f"{line.split(' as ')[0]} as {chosen}"
 
 
 def _bound_names(source: Source) -> set[str]:
@@ -143,10 +148,12 @@ def canonical_names() -> Names:
     return Names({k: v[0] for k, v in _NAMES.items()}, {k: line for k, (_, line) in _IMPORTS.items()})
 
 
-def imported_names(source: Source) -> dict[str, str]:
-    """Qualified name -> the name by which the file's top level knows it."""
+def imported_names(source: Source, end: int | None = None) -> dict[str, str]:
+    """Qualified name -> the name by which the file's top level knows it (at a place in it, behind all by itself)."""
     found: dict[str, str] = {}
     for line in source.module.body:
+        if end is not None and source.span(line).start > end:
+            break
         for stmt in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             if isinstance(stmt, cst.Import):
                 for alias in stmt.names:

@@ -98,8 +98,9 @@ def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPo
         if isinstance(w, NoWrapPoint):
             places[w] = w
             continue
-        # a function that is called twice has one text
-        key = (id(w.frame.node), w.target, w.shape or (id(first.frame.node), id(first.node)))
+        # a function that is called twice has one text; fit(net), net = Other(), fit(net) are two uses
+        use = (id(_stmt_in(first, w.frame)), id(first.frame.node), id(first.node))
+        key = (id(w.frame.node), w.target, w.shape or use)
         kept = places.get(key)
         if not isinstance(kept, WrapPoint):
             places[key] = w

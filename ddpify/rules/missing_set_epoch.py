@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Edit, Hoist, InsertBefore, Replace
+from ddpify.edits import AddImport, Edit, Hoist, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.counting import counter, counts, first_statement
@@ -162,6 +162,10 @@ class MissingSetEpoch(Rule):
             if variable is None:
                 continue
             line = set_epoch(facts, epoch.loader, loader, variable)
+            if self.may_draw(facts, epoch, at, loader):
+                kind = facts.names_of(frame.source)["DistributedSampler"]
+                line = f"if isinstance({line.rpartition('.')[0]}, {kind}):\n    {line}"
+                edits.append(AddImport(frame.source, "DistributedSampler"))
             if at == 0 and isinstance(node, (cst.For, cst.While)) and not several:
                 place = first_statement(node)
                 made = self.made_inside(facts, epoch, node)
@@ -192,6 +196,19 @@ class MissingSetEpoch(Rule):
             "the loader and the epoch in one place",
             left="call loader.sampler.set_epoch(epoch) at the head of each epoch",
         )
+
+    def may_draw(self, facts: Facts, epoch: EpochLoop, at: int, name: str) -> bool:
+        """`fit(loader)` for several loaders: whether one draws by a sampler of its own there, which has no epoch."""
+        assert epoch.loop is not None
+        node, stmt = epoch.loop.node, epoch.way[at][1]
+        for other in facts.roles.epoch_loops:
+            if other.loop is None or other.loop.node is not node or stmt not in [s for _, s in other.way[at : at + 1]]:
+                continue
+            known = loader_facts(facts, other.loader)
+            named = expression_for(other.loader, other.way[at][0], facts.flow, node if at == 0 else None)
+            if known is not None and known.draws is not None and named == name:
+                return True
+        return False
 
     def one_of_several(self, facts: Facts, epoch: EpochLoop) -> str:
         """`for loader in loaders: for batch in loader:`: each of them, by the name that it has there."""
