@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.layers import NOISE, mentions
-from ddpify.facts.values import Class, Dataset, Instance, Module, Obj, Value
+from ddpify.facts.values import Class, Dataset, Instance, Obj, Value
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -52,33 +51,6 @@ def seeds(facts: Facts) -> list[Seed]:
         if e.name in _KINDS and isinstance(e.node, cst.Call) and e.node.args and e.seq < facts.flow.main_end:
             found.append(Seed(e, e.frame.source.code(e.node.args[0].value), _KINDS[e.name]))
     return found
-
-
-#: What synthetic data are made with.
-_DATA = re.compile(
-    r"torch\.(rand|randn|randint|normal)|numpy\.random\.(rand|randn|randint|random|normal|uniform|choice)"
-    r"|sklearn\.datasets\.make_\w+"
-)
-
-
-def unseeded_data(facts: Facts) -> Iterator[Event]:
-    """`X = torch.randn(1000, 8)` before training, with no seed before it: other numbers in every process."""
-    fixed = seeds(facts)
-    first = min((e.seq for e in facts.roles.backwards), default=0)
-    forwards = {id(e.node) for e in facts.flow.log.of("forward")}
-    trains = {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
-    for e in facts.flow.log.of("external"):
-        if any(id(lp.node) in trains for loops in e.all_loops() for lp in loops):
-            continue  # drawn anew for each step
-        if e.seq > first or _DATA.fullmatch(e.name) is None or {"generator", "random_state"} & set(e.extra):
-            continue
-        kind = "torch" if e.name.startswith("torch") else "numpy"
-        above = list(e.frame.source.ancestors(e.node)) if e.node in e.frame.source.parents else []
-        shown = any(id(a) in forwards for a in above)  # model(torch.randn(1, 3, 224, 224))
-        func = e.frame.func
-        weights = func is not None and isinstance(func.bound, Module)  # the wrapper gives all ranks rank 0's
-        if not (shown or weights or any(s.what == kind and s.event.seq < e.seq for s in fixed)):
-            yield e
 
 
 def is_noisy(facts: Facts) -> str:

@@ -10,14 +10,13 @@ import libcst as cst
 from ddpify.facts.caches import caches
 from ddpify.facts.chance import dated_paths
 from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only_availability, uses_cuda
+from ddpify.facts.drawing import unseeded_data
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.handmade import shared_by_hand
 from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
-from ddpify.facts.seeds import unseeded_data
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, Value
 from ddpify.source import Source, walk
 
@@ -51,8 +50,9 @@ def find_setup(facts: Facts) -> SetUp | None:
     """Where the set-up belongs, or None where nothing was found that needs it."""
     choices = facts.cached("device_choices", device_choices)
     events = [e for e in facts.flow.log.events if e.seq < facts.flow.main_end and _sensitive(e)]
-    if shared_by_hand(facts):
-        events += unseeded_data(facts)  # made alike on all ranks, by rank 0
+    if facts.converting:
+        # made alike on all ranks, by rank 0
+        events += [e for d in unseeded_data(facts) if not d.looped for e in d.events]
     events += [c.event for c in caches(facts) if c.event.seq < facts.flow.main_end] if facts.converting else []
     choosing = {s for c in choices for s in c.stmts}
     bound = [e for e in facts.flow.log.of("bind", "set") if e.seq < facts.flow.main_end]

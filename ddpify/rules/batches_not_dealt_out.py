@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.drawing import is_certain
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
@@ -138,7 +139,7 @@ class BatchesNotDealtOut(Rule):
 
     def orders(self, facts: Facts, known: Turns, done: set[int]) -> tuple[list[Edit], Finding | None]:
         """An order that is drawn while training has to be the same on all ranks."""
-        fixed = {s.what for s in seeds(facts)}
+        fixed = {s.what for s in seeds(facts) if is_certain(facts, s)}
         edits: list[Edit] = []
         for e in known.orders:
             if id(e.node) in done:

@@ -8,8 +8,9 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, InsertAfter, SetArgument, Surround
 from ddpify.facts import Facts
-from ddpify.facts.handmade import shared_by_hand
-from ddpify.facts.seeds import Seed, seeds, unseeded_data
+from ddpify.facts.caches import caches
+from ddpify.facts.drawing import Drawn, is_seeded, unseeded_data
+from ddpify.facts.placing import steps
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import joined_group
 
@@ -31,7 +32,8 @@ class SplitDiffersPerRank(Rule):
     """Every rank draws a train/validation split of its own.
 
     ## What it does
-    Finds `random_split` and `train_test_split` that no seed comes before.
+    Finds `random_split`, `train_test_split` and data that are drawn at random (`torch.randn(1000, 8)`) that no seed
+    comes before.
 
     ## Why is this bad?
     Rank 0's training set holds samples of rank 1's validation set: validation leaks, and the shards overlap. The
@@ -42,7 +44,8 @@ class SplitDiffersPerRank(Rule):
 
     ## Edit
     `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that
-    seeds before it splits is left as it is.
+    seeds before it splits is left as it is; a seed under `if args.seed is not None:` may not be set. Drawn data are
+    rank 0's on every rank.
     """
 
     code = "DDP305"
@@ -67,16 +70,31 @@ class SplitDiffersPerRank(Rule):
             """,
             gives=("[6, 2], generator=torch.Generator().manual_seed(0))",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            x = torch.randn(8, 4)
+            loader = DataLoader(TensorDataset(x), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("x = broadcast_value(torch.randn(8, 4))",),
+        ),
     )
 
-    def drawn(self, facts: Facts, fixed: list[Seed]) -> Iterator[Finding]:
+    def drawn(self, facts: Facts) -> Iterator[Finding]:
         """`np.random.shuffle(indices)` and `torch.randperm(n)` before training: what they draw is rank 0's."""
         first = min((e.seq for e in facts.roles.backwards), default=0)
         done: set[int] = set()
         for e in facts.external(*_DRAWS):
             kind = e.name.split(".")[0]
             if (
-                any(s.what == kind and s.event.seq < e.seq for s in fixed)
+                is_seeded(facts, kind, e)
                 or e.seq > first
                 or e.loops
                 or id(e.node) in done
@@ -111,35 +129,50 @@ class SplitDiffersPerRank(Rule):
             )
 
     def data(self, facts: Facts) -> Iterator[Finding]:
-        """`X = torch.randn(1000, 8)` before training, without a seed: each rank shards data of its own."""
-        shared = shared_by_hand(facts)
-        for e in unseeded_data(facts):
-            source, code = e.frame.source, e.frame.source.code(e.node).split("\n")[0]
-            made = shared and isinstance(e.node, cst.Call) and facts.editable(source) and joined_group(facts, e)
-            if made and not e.loops:
-                name = facts.names_of(source)["broadcast_value"]
+        """`X = torch.randn(1000, 8)` before training, without a seed: each rank would shard data of its own."""
+        for drawn in unseeded_data(facts):
+            source, code = drawn.source, drawn.source.code(drawn.node).split("\n")[0]
+            message = f"`{code}` draws other numbers in every process"
+            obstacle = self.obstacle(facts, drawn)
+            if obstacle:
                 yield self.finding(
                     source,
-                    e.node,
-                    f"`{code}` draws other numbers in every process",
-                    Surround(source, e.node, f"{name}(", ")"),
-                    AddHelper(source, "broadcast_value", frozenset({"tensor"})),
-                    reason="no seed comes before it; now every rank has rank 0's numbers",
+                    drawn.node,
+                    f"{message}, as no seed comes before it, and {obstacle}: where they are data, the ranks have "
+                    "different sets",
+                    left="fix the seed at the top of the script (torch.manual_seed, np.random.seed, random.seed)",
                 )
-                continue
+                return
             yield self.finding(
                 source,
-                e.node,
-                f"`{code}` draws other numbers in every process, as no seed comes before it: where they are training "
-                "data, the ranks train on different sets; fix the seed at the top of the script",
-                note=True,
+                drawn.node,
+                message,
+                Surround(source, drawn.node, f"{facts.names_of(source)['broadcast_value']}(", ")"),
+                AddHelper(source, "broadcast_value", frozenset({"tensor"})),
+                reason="no seed comes before it; now every rank has rank 0's numbers",
             )
-            return
+
+    def obstacle(self, facts: Facts, drawn: Drawn) -> str:
+        """Why rank 0's numbers cannot be given to all ranks there."""
+        if drawn.looped:
+            return "a loop draws them piece by piece"
+        if not facts.editable(drawn.source):
+            return "its file gets no changed copy"
+        places = {id(c.place) for c in caches(facts)}
+        if any(
+            id(stmt) in places or id(a) in places
+            for e in drawn.events
+            for f, stmt, _ in steps(e)
+            for a in f.source.ancestors(stmt)
+        ):
+            return "one process alone does it there"
+        if not all(joined_group(facts, e) for e in drawn.events):
+            return "the process group is not set up yet there"
+        return ""
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        fixed = seeds(facts)
         if facts.converting:
-            yield from self.drawn(facts, fixed)
+            yield from self.drawn(facts)
             yield from self.data(facts)
         for e in facts.external(*_SPLITS):
             sklearn = e.name.startswith("sklearn")
@@ -153,12 +186,7 @@ class SplitDiffersPerRank(Rule):
                     for a in e.node.args
                 )
             )
-            if (
-                given in e.extra
-                or not shuffles
-                or any(s.what == wanted and s.event.seq < e.seq for s in fixed)
-                or not isinstance(e.node, cst.Call)
-            ):
+            if given in e.extra or not shuffles or is_seeded(facts, wanted, e) or not isinstance(e.node, cst.Call):
                 continue
             name = e.frame.source.code(e.node.func)
             if not facts.editable(e.frame.source):

@@ -1,4 +1,4 @@
-"""DDP305: data that every process draws for itself are named."""
+"""DDP305: data that every process would draw for itself are rank 0's."""
 
 from __future__ import annotations
 
@@ -44,16 +44,31 @@ for x in loader:
 """
 
 
-def notes(tmp_path: Path, points: str, seed: str) -> list[str]:
+def converted(tmp_path: Path, points: str, seed: str) -> tuple[str, list[str]]:
+    """The text, and what is left to the user."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.replace("POINTS", points).replace("SEED", seed))
-    return [f.message for f in convert(path).plan.notes if f.code == "DDP305"]
+    conversion = convert(path)
+    return conversion.text, [f.message for f in conversion.plan.left if f.code == "DDP305"]
 
 
-@pytest.mark.parametrize("points", ["torch.rand(64, 3)", "torch.randint(0, 9, (64,)).float()"])
-def test_data_without_a_seed(tmp_path: Path, points: str) -> None:
-    [said] = notes(tmp_path, points, "")
-    assert "draws other numbers in every process" in said
+@pytest.mark.parametrize(
+    "points",
+    [
+        "torch.rand(64, 3)",
+        "torch.randint(0, 9, (64,)).float()",
+        "np.random.rand(64, 3)",
+        "[random.gauss(0, 1) for _ in range(64)]",
+        "{i: [random.random() for _ in range(3)] for i in range(64)}",
+    ],
+)
+@pytest.mark.parametrize("seed", ["", "if len(sys.argv) > 1:\n    SEEDS"])
+def test_data_without_a_seed(tmp_path: Path, points: str, seed: str) -> None:
+    seeds = "torch.manual_seed(0); np.random.seed(0); random.seed(0)"
+    text, left = converted(tmp_path, points, "import random, sys\nimport numpy as np\n" + seed.replace("SEEDS", seeds))
+    assert not left
+    drawn = points.removesuffix(".float()")
+    assert f"self.points = broadcast_value({drawn})" in text
 
 
 @pytest.mark.parametrize(
@@ -62,7 +77,25 @@ def test_data_without_a_seed(tmp_path: Path, points: str) -> None:
         ("torch.rand(64, 3)", "torch.manual_seed(0)"),
         ("torch.rand(64, 3, generator=torch.Generator().manual_seed(0))", ""),
         ("torch.ones(64, 3)", ""),  # the weights are drawn, but the wrapper shares rank 0's
+        ("torch.ones(64, 3)", "import random\nlucky = random.randint(0, 9)"),
     ],
 )
 def test_the_same_data_everywhere(tmp_path: Path, points: str, seed: str) -> None:
-    assert notes(tmp_path, points, seed) == []
+    text, left = converted(tmp_path, points, seed)
+    assert "broadcast_value" not in text
+    assert not left
+
+
+def test_a_loop_that_draws_piece_by_piece(tmp_path: Path) -> None:
+    text, left = converted(
+        tmp_path, "ROWS", "ROWS = []\nfor _ in range(64):\n    row = torch.rand(3)\n    ROWS.append(row)"
+    )
+    assert "broadcast_value" not in text
+    assert "a loop draws them piece by piece" in left[0]
+
+
+def test_an_option_with_a_default_seeds_for_certain(tmp_path: Path) -> None:
+    parser = "from argparse import ArgumentParser\nparser = ArgumentParser()\nparser.add_argument('--seed', DEFAULT)\n"
+    seeds = parser + "args = parser.parse_args()\nif args.seed is not None:\n    torch.manual_seed(args.seed)"
+    assert "broadcast_value" not in converted(tmp_path, "torch.rand(64, 3)", seeds.replace("DEFAULT", "default=4"))[0]
+    assert "broadcast_value" in converted(tmp_path, "torch.rand(64, 3)", seeds.replace("DEFAULT", "type=int"))[0]

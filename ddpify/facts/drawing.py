@@ -1,0 +1,140 @@
+"""Flow in, data that are drawn before training with no seed before them out: other numbers in every process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.contents import origins
+from ddpify.facts.frames import Event
+from ddpify.facts.placing import is_guard, statement_of, steps
+from ddpify.facts.seeds import Seed, seeds
+from ddpify.facts.values import FromWorld, Module, Wrapped
+from ddpify.source import Source
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+#: What synthetic data are made with.
+_DATA = re.compile(
+    r"torch\.(rand|randn|randint|normal)|numpy\.random\.(rand|randn|randint|random|normal|uniform|choice)"
+    r"|sklearn\.datasets\.make_\w+"
+)
+#: Single numbers are data where a comprehension draws many of them.
+_NUMBERS = re.compile(r"random\.(random|gauss|uniform|normalvariate|randint|choice|randrange)")
+_COMPREHENSIONS = (cst.ListComp, cst.SetComp, cst.DictComp)
+_KEPT = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Data that a script draws: the call, or the comprehension that draws them one by one."""
+
+    source: Source
+    node: cst.BaseExpression
+    events: tuple[Event, ...]
+    #: a loop draws piece by piece
+    looped: bool
+
+
+def unseeded_data(facts: Facts) -> list[Drawn]:
+    """`X = torch.randn(1000, 8)` before training, with no seed before it: other numbers in every process."""
+    return facts.cached("unseeded_data", lambda f: list(_found(f)))
+
+
+def is_seeded(facts: Facts, kind: str, event: Event) -> bool:
+    """Whether a seed comes before an event, and not only `if args.seed is not None:`."""
+    return any(s.what == kind and s.event.seq < event.seq and is_certain(facts, s, event) for s in seeds(facts))
+
+
+def is_certain(facts: Facts, seed: Seed, event: Event | None = None) -> bool:
+    """Whether a seed is set on every way (to an event), and is the same in every process."""
+    if any(isinstance(o, FromWorld) for o in origins(seed.event.value)):
+        return False  # torch.manual_seed(random.randint(1, 10000))
+    around = {id(n) for n in _tests(event)} if event is not None else set()
+    return all(id(n) in around for n in _tests(seed.event)) or _has_default(facts, seed)
+
+
+def _tests(event: Event) -> Iterator[cst.If]:
+    """The tests under which an event happens, in its own function and in those that call it."""
+    for frame, stmt, _ in steps(event):
+        for above in frame.source.ancestors(stmt):
+            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+                break
+            if isinstance(above, cst.If) and not is_guard(above):
+                yield above
+
+
+def _has_default(facts: Facts, seed: Seed) -> bool:
+    """`parser.add_argument("--seed", type=int, default=42)`: `if args.seed is not None` holds."""
+    option = seed.text.rsplit(".", 1)[-1]
+    for e in facts.flow.log.of("method"):
+        if e.name == "add_argument" and isinstance(e.node, cst.Call):
+            texts = [a.value.evaluated_value for a in e.node.args if isinstance(a.value, cst.SimpleString)]
+            given = [a.value for a in e.node.args if a.keyword is not None and a.keyword.value == "default"]
+            if f"--{option}" in texts and given and isinstance(given[0], cst.Integer):
+                return True
+    return False
+
+
+def _found(facts: Facts) -> Iterator[Drawn]:
+    drawn: dict[int, list[Event]] = {}
+    nodes: dict[int, cst.BaseExpression] = {}
+    for event in _draws(facts):
+        node = _whole(event)
+        if node is not None:
+            nodes[id(node)] = node
+            drawn.setdefault(id(node), []).append(event)
+    for key, events in drawn.items():
+        node = nodes[key]
+        looped = any(isinstance(lp.node, (cst.For, cst.While)) for e in events for lp in e.loops)
+        yield Drawn(events[0].frame.source, node, tuple(events), looped)
+
+
+def _draws(facts: Facts) -> Iterator[Event]:
+    first = min((e.seq for e in facts.roles.backwards), default=0)
+    trains = {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    for e in facts.flow.log.of("external"):
+        number = _NUMBERS.fullmatch(e.name) is not None
+        if e.seq > first or not (number or _DATA.fullmatch(e.name)) or {"generator", "random_state"} & set(e.extra):
+            continue
+        if any(id(lp.node) in trains for loops in e.all_loops() for lp in loops):
+            continue  # drawn anew for each step
+        func = e.frame.func
+        weights = func is not None and isinstance(func.bound, Module)  # the wrapper gives all ranks rank 0's
+        kind = e.name.split(".")[0]
+        seeded = is_seeded(facts, "numpy" if kind == "sklearn" else kind, e)
+        if not (weights or seeded or _is_shown(facts, e)):
+            yield e
+
+
+def _is_shown(facts: Facts, event: Event) -> bool:
+    """`model(torch.randn(1, 3, 224, 224))`, `summary(model, torch.randn(...))`: no data, but an example."""
+    source = event.frame.source
+    forwards = {id(e.node) for e in facts.flow.log.of("forward")}
+    for above in source.ancestors(event.node) if event.node in source.parents else ():
+        if isinstance(above, cst.Call):
+            held = [o for a in above.args for o in facts.flow.values.get(a.value, ())]
+            if id(above) in forwards or any(isinstance(o, (Module, Wrapped)) for o in held):
+                return True
+    return False
+
+
+def _whole(event: Event) -> cst.BaseExpression | None:
+    """The expression that is data: the call, or the outermost comprehension around it; None where nothing keeps it."""
+    source, node = event.frame.source, event.node
+    if not isinstance(node, cst.Call) or not isinstance(statement_of(source, node), _KEPT):
+        return None
+    found: cst.BaseExpression = node
+    for above in source.ancestors(node):
+        if isinstance(above, cst.Lambda):
+            return None
+        if isinstance(above, _COMPREHENSIONS):
+            found = above
+        if isinstance(above, cst.BaseSmallStatement):
+            break
+    return found if found is not node or _NUMBERS.fullmatch(event.name) is None else None
