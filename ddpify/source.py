@@ -12,7 +12,7 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -53,6 +53,8 @@ _LAYOUT = (
     "operator",
 )
 _CODE = frozenset({"star_arg", "star_kwarg"})
+_Method = Callable[[cst.CSTNode], None]
+_PLAIN = (str, bool, "str", "bool")
 
 
 @dataclass(frozen=True)
@@ -67,19 +69,32 @@ class Span:
 
 @functools.cache
 def _code_fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind) if f.name in _CODE or not f.name.startswith(_LAYOUT))
+    fields = [f for f in dataclasses.fields(kind) if f.type not in _PLAIN]
+    return tuple(f.name for f in fields if f.name in _CODE or not f.name.startswith(_LAYOUT))
 
 
-def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+class _Kinds(dict[type, int]):
+    """What a field holds: a node (1), a row of nodes (2) or neither. Asking `isinstance` each time is slow here."""
+
+    def __missing__(self, kind: type) -> int:
+        self[kind] = 1 if issubclass(kind, cst.CSTNode) else 2 if issubclass(kind, (list, tuple)) else 0
+        return self[kind]
+
+
+_KINDS = _Kinds()
+
+
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """The code below a node, in the order of the text, without white space and punctuation."""
+    found: list[cst.CSTNode] = []
     for name in _code_fields(type(node)):
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, cst.CSTNode):
-                    yield item
+        kind = _KINDS[type(value)]
+        if kind == 1:
+            found.append(value)
+        elif kind:
+            found.extend(value)
+    return found
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -88,7 +103,20 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     while stack:
         top = stack.pop()
         yield top
-        stack.extend(reversed(list(children(top))))
+        stack.extend(reversed(children(top)))
+
+
+class _Wrapper(MetadataWrapper):
+    """libcst goes through the tree once more for visitors, also where there are none."""
+
+    def visit_batched(
+        self,
+        visitors: Iterable[cst.BatchableCSTVisitor],
+        before_visit: _Method | None = None,
+        after_leave: _Method | None = None,
+    ) -> cst.CSTNode:
+        known = list(visitors)
+        return super().visit_batched(known, before_visit, after_leave) if known else self.module
 
 
 class Source:
@@ -113,7 +141,7 @@ class Source:
 
     @functools.cached_property
     def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
-        return MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+        return _Wrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
 
     @functools.cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:

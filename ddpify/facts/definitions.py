@@ -182,31 +182,37 @@ def returns(tree: cst.CSTNode) -> Iterator[cst.Return]:
             yield from returns(node)
 
 
-def references(tree: cst.CSTNode, name: str) -> Iterator[cst.Name]:
+def references(tree: cst.CSTNode, name: str) -> list[cst.Name]:
     """The places where a function's or module's variable stands; inner functions with one of their own left out."""
+    return _references(tree).get(name, [])
+
+
+@functools.lru_cache(maxsize=16)  # of the functions that are asked about now; more would keep their trees
+def _references(tree: cst.CSTNode) -> dict[str, list[cst.Name]]:
+    found: dict[str, list[cst.Name]] = {}
     for node in children(tree):
-        if isinstance(node, cst.Name):
-            if node.value == name:
-                yield node
-        elif isinstance(node, (cst.Attribute, cst.Arg)):
-            yield from references_in(node.value, name)
-        elif not (isinstance(node, (cst.FunctionDef, cst.Lambda)) and _hides(node, name)):
-            yield from references(node, name)
+        _gather(node, frozenset(), found)
+    return found
 
 
-def references_in(node: cst.CSTNode, name: str) -> Iterator[cst.Name]:
-    """As references, the node itself included."""
+def _gather(node: cst.CSTNode, hidden: frozenset[str], found: dict[str, list[cst.Name]]) -> None:
+    if isinstance(node, (cst.Attribute, cst.Arg)):
+        node = node.value
+    elif isinstance(node, cst.FunctionDef):
+        hidden |= hidden_names(node)
     if isinstance(node, cst.Name):
-        if node.value == name:
-            yield node
-    elif not (isinstance(node, cst.Lambda) and _hides(node, name)):
-        yield from references(node, name)
+        if node.value not in hidden:
+            found.setdefault(node.value, []).append(node)
+        return
+    if isinstance(node, cst.Lambda):
+        hidden |= hidden_names(node)
+    for child in children(node):
+        _gather(child, hidden, found)
 
 
-def _hides(func: cst.FunctionDef | cst.Lambda, name: str) -> bool:
-    if any(p.name.value == name for p in _params(func)):
-        return True
-    outer = any(
-        isinstance(n, (cst.Global, cst.Nonlocal)) and any(i.name.value == name for i in n.names) for n in walk(func)
-    )
-    return not outer and name in assigned_names(func)
+@functools.lru_cache(maxsize=256)
+def hidden_names(func: cst.FunctionDef | cst.Lambda) -> frozenset[str]:
+    """The names that mean a function's own variables in it."""
+    scopes = (n for n in walk(func) if isinstance(n, (cst.Global, cst.Nonlocal)))
+    outer = frozenset(item.name.value for n in scopes for item in n.names)
+    return frozenset(p.name.value for p in _params(func)) | (assigned_names(func) - outer)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+
 import libcst as cst
 
 from ddpify.facts.containers import Containers
@@ -11,6 +14,11 @@ from ddpify.facts.narrowing import narrowed
 from ddpify.facts.operators import Operators
 from ddpify.facts.values import UNKNOWN, Const, Data, Dict, Ext, Func, Iteration, Obj, Parameters, Seq, Value
 from ddpify.source import walk
+
+
+@functools.lru_cache(maxsize=4096)  # the same loops are gone through again and again
+def _literal(text: str) -> object:
+    return ast.literal_eval(text)
 
 
 class Expressions(Operators, Containers):
@@ -31,7 +39,7 @@ class Expressions(Operators, Containers):
             case cst.Call():
                 return self.call(node, frame)
             case cst.Integer() | cst.Float() | cst.SimpleString():
-                return (Const(node.evaluated_value),)
+                return (Const(_literal(node.value)),)
             case cst.ConcatenatedString() | cst.FormattedString():
                 return self.text(node, frame)
             case cst.BinaryOperation(left=left, right=right, operator=operator):
