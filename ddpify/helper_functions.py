@@ -42,11 +42,12 @@ def _setup(options: frozenset[str]) -> str:
         )
     else:
         test = "use_cuda" if "flag" in options else "<torch>.cuda.is_available()"
+        backend = "cpu:gloo,cuda:nccl" if "host" in options else "nccl"
         bind = (
             f"    if {test}:\n"
             '        device = <torch>.device("cuda", local_rank)\n'
             "        <torch>.cuda.set_device(device)\n"
-            '        <dist>.init_process_group("nccl", device_id=device, **alone)\n'
+            f'        <dist>.init_process_group("{backend}", device_id=device, **alone)\n'
         )
     gloo = '    <dist>.init_process_group("gloo", **alone)\n'
     if "index" in options:
@@ -191,6 +192,13 @@ def <per_process>(batch_size):
     if batch_size % <dist>.get_world_size():
         raise ValueError(f"a batch of {batch_size} cannot be divided among {<dist>.get_world_size()} processes")
     return batch_size // <dist>.get_world_size()
+''',
+    "average_gradients": '''
+def <average_gradients>(*parameters):
+    """Average the gradients of parameters that are in no DDP wrapper over all processes."""
+    for grad in (p.grad for p in parameters if p.grad is not None):
+        <dist>.all_reduce(grad)
+        grad /= <dist>.get_world_size()
 ''',
     "unwrap": """
 def <unwrap>(model):

@@ -158,7 +158,7 @@ def _samplers(facts: Facts) -> Iterator[Row]:
 def _optimizers(facts: Facts) -> Iterator[Row]:
     for optimizer in facts.roles.optimizers:
         over = ", ".join(dict.fromkeys(at(m, facts) for m in optimizer.modules))
-        loose = " and parameters that belong to no module" if optimizer.loose else ""
+        loose = " and parameters that belong to no module" if optimizer.loose or optimizer.bare else ""
         what = (
             f"the parameters of the module made at {over}{loose}" if over else "parameters that could not be followed"
         )

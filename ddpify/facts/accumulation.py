@@ -47,6 +47,8 @@ class Accumulation:
 
 def accumulations(facts: Facts) -> list[Accumulation]:
     """The loops in which a batch without a step can keep its gradients to itself, for certain."""
+    if facts.roles.bare:
+        return []  # their gradients are averaged behind each backward
     loops = facts.cached("loops", loop_facts)
     # in another context that runs the text of the loop its model may be no wrapper
     once = [lp for lp in loops if sum(other.node is lp.node for other in loops) == 1]

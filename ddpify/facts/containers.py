@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import libcst as cst
 
@@ -126,8 +127,8 @@ class Containers(Iterating):
                 return join(*(v for v in fields.values())) or UNKNOWN
             case Wrapped(module=module):
                 return join(*(self.item(m, keys, single) for m in module)) or UNKNOWN
-            case Parameters(site=site, modules=whose, loose=loose):
-                return (Parameters(site, modules=whose, loose=loose, part=True),)
+            case Parameters():
+                return (replace(obj, part=True),)
             case Iteration(of=inner):
                 return inner[0] if inner else UNKNOWN
             case Ext(name=name):

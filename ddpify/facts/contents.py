@@ -17,6 +17,7 @@ from ddpify.facts.values import (
     Origin,
     Parameters,
     Seq,
+    Site,
     Thing,
     Value,
     Wrapped,
@@ -152,7 +153,31 @@ def parameters_in(value: Value) -> tuple[list[Module], bool]:
             held.extend(more)
             loose = loose or other
         elif isinstance(obj, Thing) and obj.name == "parameter":
-            loose = True
+            held.extend([obj.owner] if obj.owner is not None else [])
         elif isinstance(obj, Data) and obj.form == "tensor":
             loose = True  # a bare tensor with requires_grad
     return list(dict.fromkeys(held)), loose
+
+
+def bare_in(value: Value, depth: int = 5) -> list[Thing]:
+    """The parameters among those that are handed over that are no part of a module: `[*net.parameters(), scale]`."""
+    found: list[Thing] = []
+    for obj in value if depth else ():
+        if isinstance(obj, Thing) and obj.name == "parameter" and obj.owner is None:
+            found.append(obj)
+        elif isinstance(obj, Parameters):
+            found += obj.bare
+        elif isinstance(obj, Seq):
+            found += [p for part in (obj.joined, *(obj.elements or ())) for p in bare_in(part, depth - 1)]
+        elif isinstance(obj, Iteration):
+            found += [p for part in obj.of for p in bare_in(part, depth - 1)]
+        elif isinstance(obj, Dict):
+            found += bare_in(join(obj.items.get("params", ()), obj.joined), depth - 1)
+    return list(dict.fromkeys(found))
+
+
+def all_parameters(site: Site, value: Value) -> Parameters:
+    """`list(net.parameters()) + [scale]`"""
+    held, loose = parameters_in(value)
+    part = any(isinstance(o, Parameters) and o.part for o in value)
+    return Parameters(site, modules=tuple(held), bare=tuple(bare_in(value)), loose=loose, part=part)

@@ -8,7 +8,7 @@ import functools
 import libcst as cst
 
 from ddpify.facts.containers import Containers
-from ddpify.facts.contents import constants, join, origins
+from ddpify.facts.contents import all_parameters, constants, join, origins
 from ddpify.facts.frames import Frame, Loop, Scope
 from ddpify.facts.narrowing import narrowed
 from ddpify.facts.operators import Operators
@@ -149,8 +149,10 @@ class Expressions(Operators, Containers):
             else:
                 assert isinstance(node, cst.BaseSimpleComp)
                 held = self.expr(node.elt, inner)
-                parameters = [o for o in held if isinstance(o, Parameters)]
-                made = parameters[0] if parameters else Seq(self.site(node, frame), joined=held)
+                known = [o for o in held if isinstance(o, Parameters)]
+                made = Seq(self.site(node, frame), joined=held)
+                if known:
+                    made = known[0] if len(held) == 1 else all_parameters(made.site, held)
         for _ in range(depth):
             self.loops.pop()
         (kept,) = self.made(node, frame, made)

@@ -42,7 +42,7 @@ class Iterating(Attributes):
             case Iteration():
                 return self.iterated(obj, loop)
             case Parameters():
-                return (Parameters(obj.site, modules=obj.modules, loose=obj.loose, part=obj.part),)
+                return (Parameters(obj.site, modules=obj.modules, bare=obj.bare, loose=obj.loose, part=obj.part),)
             case Data():
                 return (
                     Data(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, detached, join, modules, origins
+from ddpify.facts.contents import (
+    all_parameters,
+    bare_in,
+    constants,
+    data_of,
+    detached,
+    join,
+    modules,
+    origins,
+    parameters_in,
+)
 from ddpify.facts.expressions import Expressions
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
@@ -106,11 +116,19 @@ class Methods(Expressions):
             case Optimizer():
                 if name == "state_dict":
                     return self.made(node, frame, StateDict(self.site(node, frame), of=obj))
+                if name == "add_param_group" and given:
+                    held, loose = parameters_in(given[0][1])
+                    obj.modules = list(dict.fromkeys([*obj.modules, *held]))
+                    obj.bare = list(dict.fromkeys([*obj.bare, *bare_in(given[0][1])]))
+                    obj.loose = obj.loose or loose
                 self.callbacks(given, named, node, frame)
                 return UNKNOWN
             case Thing():
                 return self.of_thing(obj, name, node, given, named, frame)
             case Parameters():
+                if name in ("append", "extend", "insert"):  # params = list(net.parameters()); params.append(scale)
+                    more = all_parameters(obj.site, (obj, *(o for _, v in given for o in v)))
+                    obj.modules, obj.bare, obj.loose = more.modules, more.bare, more.loose
                 return (obj,)
             case Iteration():
                 return UNKNOWN if name.startswith("set_") else (obj,)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, join, origins, parameters_in
+from ddpify.facts.contents import all_parameters, constants, data_of, join, origins
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import State
 from ddpify.facts.values import (
@@ -72,8 +72,7 @@ class Operators(State):
 
     def concatenated(self, parts: Sequence[Obj], node: cst.CSTNode, frame: Frame) -> Value:
         if any(isinstance(p, Parameters) for p in parts):
-            held, loose = parameters_in(tuple(parts))
-            return self.made(node, frame, Parameters(self.site(node, frame), modules=tuple(held), loose=loose))
+            return self.made(node, frame, all_parameters(self.site(node, frame), tuple(parts)))
         known = [p for p in parts if isinstance(p, Seq)]
         elements = [e for p in known for e in p.elements or ()] if all(p.elements is not None for p in known) else None
         joined = join(*(p.joined for p in known), *(e for p in known for e in p.elements or ()))

@@ -22,6 +22,7 @@ from ddpify.facts.values import (
     Obj,
     Optimizer,
     Seq,
+    Thing,
     Value,
     Wrapped,
 )
@@ -62,6 +63,8 @@ class Roles:
     epoch_loops: list[EpochLoop] = field(default_factory=list)
     passes: list[Pass] = field(default_factory=list)
     optimizers: list[Optimizer] = field(default_factory=list)
+    #: parameters that an optimizer has and no module
+    bare: list[Thing] = field(default_factory=list)
     wrapped: list[Wrapped] = field(default_factory=list)
 
     @property
@@ -89,6 +92,7 @@ def find_roles(flow: Flow) -> Roles:
     roles.optimizers = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Optimizer)))
     roles.wrapped = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Wrapped)))
     optimised = {root(m) for o in roles.optimizers for m in o.modules}
+    roles.bare = list(dict.fromkeys(p for o in roles.optimizers for p in o.bare if p.owner is None))
     for event in roles.backwards:
         for origin in sorted_origins(event.value):
             if isinstance(origin, FromBatch):
@@ -99,7 +103,7 @@ def find_roles(flow: Flow) -> Roles:
             elif isinstance(origin, FromForward):
                 roles.training_forwards.add(origin.node)
                 core = root(origin.module)
-                if core in optimised or not optimised:
+                if core in optimised or not (optimised or roles.bare):
                     roles.trained.append(core)
     roles.training_loaders = list(dict.fromkeys(roles.training_loaders))
     roles.trained = list(dict.fromkeys(roles.trained))

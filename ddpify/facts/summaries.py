@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, join, origins, parameters_in
+from ddpify.facts.contents import bare_in, constants, data_of, join, origins, parameters_in
 from ddpify.facts.externals import role_of
 from ddpify.facts.factories import Factories
 from ddpify.facts.frames import Frame
@@ -63,6 +63,7 @@ def loader_argument(at: int, arg: cst.Arg) -> str:
 
 
 #: What stands for a module of which nothing is known but that it is one.
+FILLED = frozenset(f"torch.{n}" for n in ("zeros", "ones", "full", "empty", "randn", "rand", "tensor"))
 RUN_TIME_MODULE = "<chosen at run time>"
 
 
@@ -95,6 +96,8 @@ class Library(Factories):
             return self.make_factory(role, node, given, named, frame)
         if role == "loader":
             return self.make_loader(node, given, named, splats, frame)
+        if name in FILLED and "requires_grad" in named and constants(named["requires_grad"][1]) == [True]:
+            role = "parameter"  # log_var = torch.zeros(1, requires_grad=True)
         if role in ("loss", "sum", "mean", "number", "same", "metric"):
             return self.computed(role, name, given, named, known)
         return self.make_thing(role, name, node, given, named, known, frame)
@@ -200,8 +203,9 @@ class Library(Factories):
             case "ddp":
                 return Wrapped(site, module=self.first(given, named, "module"))
             case "optimizer":
-                held, loose = parameters_in(self.first(given, named, "params"))
-                return Optimizer(site, name=name, modules=held, loose=loose)
+                over = self.first(given, named, "params")
+                held, loose = parameters_in(over)
+                return Optimizer(site, name=name, modules=held, bare=bare_in(over), loose=loose)
             case "scheduler":
                 return Scheduler(site, name=name)
             case "sampler":

@@ -232,7 +232,9 @@ class Sampler(Heap):
 class Optimizer(Heap):
     name: str = ""
     modules: list[Module] = field(default_factory=list)
-    #: parameters that belong to no module that could be followed
+    #: parameters that belong to no module
+    bare: list[Thing] = field(default_factory=list)
+    #: parameters that could not be followed
     loose: bool = False
 
 
@@ -254,6 +256,8 @@ class Parameters(Heap):
     """`model.parameters()` and what is made of it."""
 
     modules: tuple[Module, ...] = ()
+    #: those that belong to no module
+    bare: tuple[Thing, ...] = ()
     loose: bool = False
     #: `list(model.children())[4:]`
     part: bool = False

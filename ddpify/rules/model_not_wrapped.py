@@ -203,7 +203,7 @@ class ModelNotWrapped(Rule):
                     + (f"; DDP refuses `{w.target}` where nothing of it is trained" if w.may_be_frozen else ""),
                 )
         yield from unread(self, facts)
-        if not facts.wraps:
+        if not facts.wraps and not facts.roles.bare:
             yield self.untraced(facts)
         else:
             yield from self.outside(facts)
