@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.errors import Refused, Seen, Step, Way
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.outside import outside_calls
 from ddpify.facts.trails import place_of, shown
 from ddpify.lint import what_distributes
 from ddpify.source import Source, dotted, walk
@@ -45,6 +46,9 @@ _SHARDS = ("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairsc
 _TRAINERS = re.compile(
     r"^(transformers|trl|setfit|sentence_transformers|peft)\.(\w+\.)*(\w*Trainer|SentenceTransformer)$"
 )
+_DISTRIBUTES = re.compile(
+    r"torch\.distributed\.init_process_group|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
+)
 _GYMS = frozenset({"gym", "gymnasium", "gym_super_mario_bros", "pettingzoo", "procgen", "dm_control", "unityagents"})
 
 
@@ -59,6 +63,15 @@ def check_convertible(facts: Facts) -> None:
             *distributed,
             "already distributed ({}, of torch.distributed); "
             f"`ddpify lint {source.path.name}` checks it for pitfalls",
+        )
+    switched_off = _switched_off(facts)
+    if switched_off is not None:
+        test, call = switched_off
+        raise _refused(
+            source,
+            call,
+            f"already distributed ({{}}) where `{shown(source, test)}` on line {source.line(test)} holds, which is "
+            f"off: turn it on, and `ddpify lint {source.path.name}` checks it for pitfalls",
         )
     for module, how in _FRAMEWORKS.items():
         if module in roots:
@@ -210,6 +223,19 @@ def _distributed(facts: Facts, imports: dict[str, cst.CSTNode]) -> tuple[Source,
         if "distributed" in module if event is not None else module.startswith(_SHARDS):
             return facts.source, node
     return (event.frame.source, event.node) if event is not None else None
+
+
+def _switched_off(facts: Facts) -> tuple[cst.CSTNode, cst.CSTNode] | None:
+    """`if distributed: model = DDP(model)` of a constant that is false: the test, and what would wrap or join."""
+    source, values = facts.source, facts.flow.values
+    for call in facts.cached("outside", outside_calls):
+        if call.source is source and not call.events and _DISTRIBUTES.fullmatch(call.name):
+            for above in source.ancestors(call.node):
+                if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+                    break
+                if isinstance(above, cst.If) and above.test in values:
+                    return above.test, call.node
+    return None
 
 
 def imported_modules(source: Source) -> dict[str, cst.CSTNode]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 
 import libcst as cst
 
+from ddpify.changes import Change, Changes
 from ddpify.edits import (
     Append,
     Delete,
@@ -23,7 +23,6 @@ from ddpify.edits import (
     Surround,
 )
 from ddpify.errors import DdpifyError
-from ddpify.layout import Layout
 from ddpify.source import Source
 
 
@@ -31,27 +30,14 @@ class Conflict(DdpifyError):
     """Two edits want the same text: a fault of ddpify, never written."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """Text to put in the place of [start, end); an insertion where both are equal."""
-
-    start: int
-    end: int
-    text: str
-    order: tuple[int, int] = (0, 0)
-
-
-class Rewriter(Layout):
+class Rewriter(Changes):
     """Collects changes for one file and applies them from the end to the start."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        self.changes: list[Change] = []
-        self.guarded: list[tuple[int, int]] = []
         self.runs: list[list[cst.CSTNode]] = []
         self.gone: list[tuple[int, int]] = []
         self.split: set[int] = set()
-        self._seq = 0
         self.breaks_before: set[cst.CSTNode] = set()
         self.breaks_after: set[cst.CSTNode] = set()
         #: statements that go -> whether their comments go, too
@@ -112,13 +98,6 @@ class Rewriter(Layout):
         self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)), as_is=True)
         self.change(span.start, span.end, edit.name)
 
-    def change(self, start: int, end: int, text: str, priority: int = 0) -> None:
-        new = Change(start, end, text, (priority, self._seq))
-        if any((c.start, c.end, c.text) == (start, end, text) for c in self.changes if start != end):
-            return
-        self._seq += 1
-        self.changes.append(new)
-
     def result(self) -> str:
         text, last = self.source.text, len(self.source.text) + 1
         taken: list[tuple[int, int]] = []
@@ -149,65 +128,6 @@ class Rewriter(Layout):
                 taken.append((c.start, c.end))
                 last = c.start
         return text
-
-    # -- expressions -------------------------------------------------------------------------------
-
-    def append(self, edit: Append) -> None:
-        span = self.source.span(edit.node)
-        simple = isinstance(edit.node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
-        if not simple:
-            self.change(span.start, span.start, "(", 5)
-        self.change(span.end, span.end, edit.text if simple else ")" + edit.text, -5)
-
-    def set_argument(self, edit: SetArgument) -> None:
-        args = edit.node.args
-        new = f"{edit.name}={edit.value}"
-        for at, text in edit.positions:
-            if at < len(args) and args[at].keyword is None and not args[at].star:
-                span = self.source.span(args[at].value)
-                self.change(span.start, span.end, text)
-                if text.startswith(edit.name + "="):
-                    return
-        hits = [a for a in args if a.keyword is not None and a.keyword.value in (edit.name, *edit.replaces)]
-        if hits:
-            self.change(*self.argument_span(hits[0]), new)
-            for extra in hits[1:]:
-                self.drop_argument(edit.node, extra)
-            return
-        self.add_argument(edit.node, new)
-
-    def argument_span(self, arg: cst.Arg) -> tuple[int, int]:
-        span = self.source.span(arg)
-        return span.start, span.end
-
-    def add_argument(self, call: cst.Call, new: str) -> None:
-        """Behind the last plain argument, before any `**kwargs`, in the layout of the call."""
-        plain = [a for a in call.args if a.star != "**"]
-        splat = next((a for a in call.args if a.star == "**"), None)
-        if splat is not None:
-            start = self.argument_span(splat)[0]
-            gap = "" if self.source.text[start - 1] in " \t(\n" else " "
-            self.change(start, start, f"{gap}{new}, ")
-        elif plain:
-            end = self.argument_span(plain[-1])[1]
-            start = self.argument_span(plain[-1])[0]
-            before = self.source.text[:start]
-            line = before[self.source.line_start(self.source.line_at(start)) :]
-            own_line = len(plain) > 1 and not line.strip()
-            line += self.unit_after(line) * self.depth(end)
-            self.change(end, end, f",{self.nl}{line}{new}" if own_line else f", {new}")
-        else:
-            end = self.source.span(call).end - 1
-            self.change(end, end, new)
-
-    def drop_argument(self, call: cst.Call, arg: cst.Arg) -> None:
-        at = call.args.index(arg)
-        start, end = self.argument_span(arg)
-        if at + 1 < len(call.args):
-            end = self.argument_span(call.args[at + 1])[0]
-        elif at:
-            start = self.argument_span(call.args[at - 1])[1]
-        self.change(start, end, "")
 
     # -- statements ----------------------------------------------------------------------------------
 
@@ -254,12 +174,25 @@ class Rewriter(Layout):
     def in_place(self, edit: InsertBefore | InsertAfter) -> bool:
         """Write in the place of a statement that goes: `if device_count() > 1: model = DataParallel(model)`."""
         around = (edit.node, *self.source.ancestors(edit.node))
-        if (gone := next((n for n in around if n in self.deleted and self.on_lines(n)), None)) is None:
+        gone = beside = next((n for n in around if n in self.deleted and self.on_lines(n)), None)
+        if gone is None and isinstance(edit, InsertAfter):
+            # if use_cuda: model.cuda(); model = DataParallel(model): what stands behind goes where the last line was
+            gone, beside = self.gone_at_end(edit.node), edit.node
+        if gone is None or beside is None:
             return False
         at = self.first_gone(gone, self.deleted[gone])
-        indent = self.indent_of(gone) + self.unit_of(gone) * self.depth_of(gone)
+        indent = self.indent_of(beside) + self.unit_of(beside) * self.depth_of(beside)
         self.change(at, at, "".join(indent + self.inserted(line, indent) + self.nl for line in edit.lines), -1)
         return True
+
+    def gone_at_end(self, stmt: cst.CSTNode) -> cst.CSTNode | None:
+        """The last statement inside another one, where it goes."""
+        for node in self.deleted:
+            if node is None or stmt not in self.source.ancestors(node):
+                continue
+            if self.end(node) == self.end(stmt) and self.on_lines(node):
+                return node
+        return None
 
     def inserted(self, line: str, indent: str, as_is: bool = False) -> str:
         """A line to insert: line breaks inside it are the file's own, four spaces a level become its unit."""
@@ -341,10 +274,6 @@ class Rewriter(Layout):
             text = self.source.text[start : self.source.line_start(line + 1)]
             if text.strip() and not any(s < start < e for s, e in strings):
                 self.change(start, start, unit, -9)
-
-    def depth(self, at: int) -> int:
-        """How many guards an offset stands under."""
-        return sum(start < at < end for start, end in self.guarded)
 
 
 def _apply(text: str, changes: list[Change], start: int, end: int) -> str:

@@ -45,6 +45,17 @@ def by_hand(body: str, before: str = "data = torch.ones(8, 4)") -> str:
 #: what stands in the sentence -> the script
 SEEN = {
     "already distributed (`import torch.distributed`": "import torch.distributed\ntorch.distributed.barrier()\n",
+    "which is off: turn it on": text("""
+        import os
+        from torch.nn.parallel import DistributedDataParallel
+        HEAD
+        distributed = False
+        if distributed:
+            torch.distributed.init_process_group("nccl")
+        TAIL
+        if distributed:
+            net = DistributedDataParallel(net)
+        """),
     "Fabric(strategy": "import lightning as L\n",
     "Trainer runs the loop (`Trainer(": "import torch\nfrom transformers import Trainer\nTrainer(None).train()\n",
     "a TensorFlow script (tf": "import tensorflow as tf\n",

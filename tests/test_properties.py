@@ -15,11 +15,12 @@ from pathlib import Path
 import libcst as cst
 import pytest
 
+from ddpify.changes import Change
 from ddpify.convert import Conversion
 from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import Refused
 from ddpify.lint import lint_source
-from ddpify.rewrite import Change, Rewriter
+from ddpify.rewrite import Rewriter
 from ddpify.rules import Severity
 from ddpify.source import Source, walk
 from tests.cases import CASES, CONVERTED, NOWHERE, Case, conversion, convert_bytes, each, pairs, written

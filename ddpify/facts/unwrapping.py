@@ -63,6 +63,10 @@ def find_raw(facts: Facts) -> list[Raw]:
     def want(event: Event, node: cst.BaseExpression, why: str, what: str, frame: Frame | None = None) -> None:
         if _of_module(facts, node):
             return
+        if isinstance(node, cst.IfExp):  # (net.module if use_cuda else net).state_dict()
+            for part in _wrappers_in(facts, node):
+                want(event, part, why, what, frame)
+            return
         for place, source in climb(frame or event.frame, node, trains):
             values = flow.values.get(place, ())
             both = any(isinstance(o, Module) for o in values)
@@ -173,6 +177,8 @@ def _wrappers_in(facts: Facts, node: cst.BaseExpression) -> list[cst.BaseExpress
             found.append(top)
         elif isinstance(top, (cst.Dict, cst.List, cst.Tuple)):
             todo.extend(e.value for e in top.elements)
+        elif isinstance(top, cst.IfExp):
+            todo.extend((top.body, top.orelse))
     return found
 
 

@@ -26,6 +26,10 @@ def raw_edits(facts: Facts, raw: Raw) -> tuple[Edit, ...]:
         edit = Replace(raw.source, raw.node, f"({code} if {raw.test} else {bare})")
         return (edit, helper) if raw.both else (edit,)
     if not raw.both:
+        chosen = raw.source.parents.get(raw.node)
+        module = f"{raw.source.code(raw.node)}.module"
+        if isinstance(chosen, cst.IfExp) and module in map(raw.source.code, (chosen.body, chosen.orelse)):
+            return (Replace(raw.source, chosen, module),)  # net.module if use_cuda else net
         return (Append(raw.source, raw.node, ".module"),)
     return Surround(raw.source, raw.node, f"{unwrap}(", ")"), helper
 

@@ -14,7 +14,7 @@ from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 
 class DeviceNotPerRank(Rule):
@@ -159,12 +159,13 @@ class DeviceNotPerRank(Rule):
             for node in (n for s in choice.stmts for n in walk(s)):
                 if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda:"):
                     text = node.value.split(":")[0] + node.quote
+                    whole = _filled_in(choice.source, node)
                     if facts.editable(choice.source):
                         yield self.finding(
                             choice.source,
                             node,
                             f"`{choice.target}` names one GPU for every rank",
-                            Replace(choice.source, node, text),
+                            Replace(choice.source, whole, text),
                             reason="the set-up bound this process to its GPU",
                         )
                     else:
@@ -219,3 +220,14 @@ _TYPES = frozenset(
 
 def _method(call: cst.Call) -> str:
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+
+
+def _filled_in(source: Source, text: cst.SimpleString) -> cst.BaseExpression:
+    """`"cuda:{}".format(gpu)`, `"cuda:%d" % gpu`, `"cuda:" + gpu`: all of it, else the literal alone."""
+    above = source.parents.get(text)
+    if isinstance(above, cst.BinaryOperation) and above.left is text:
+        return above
+    if isinstance(above, cst.Attribute) and above.attr.value == "format":
+        call = source.parents.get(above)
+        return call if isinstance(call, cst.Call) else text
+    return text

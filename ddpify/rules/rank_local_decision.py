@@ -15,6 +15,7 @@ from ddpify.facts.definitions import argument_of, definitions
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.handmade import made_alike
+from ddpify.facts.locality import locality
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Const, Ext, FromBatch, Loader, Scheduler, Value
 from ddpify.facts.work import changes_places, leaves, names_bound, work
@@ -80,7 +81,7 @@ class RankLocalDecision(Rule):
         done: set[tuple[int, str]] = set()
         alike = made_alike(facts)
         for frame, node, deciding in self.decisions(facts, origin):
-            if origin.evaluates(frame) or any(id(d) in alike for d in deciding):
+            if origin.evaluates(frame) or origin.trains_in(frame) or any(id(d) in alike for d in deciding):
                 continue
             spots = [s for d in deciding for s in origin.within(d, frame)]
             unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
@@ -91,7 +92,8 @@ class RankLocalDecision(Rule):
                 key = (id(spot.node), spot.name)
                 if key not in done and facts.editable(spot.source):
                     done.add(key)
-                    yield self.broadcast(facts, spot)
+                    trains = origin.trains(spot.node)
+                    yield self.open(frame, deciding[0]) if trains else self.broadcast(facts, spot)
 
     def open(self, frame: Frame, node: cst.CSTNode) -> Finding:
         code = frame.source.code(node).split("\n")[0]
@@ -164,6 +166,25 @@ class Origins:
         self.replicated = replicated
         self.known = definitions(facts.flow)
         self._evaluates: dict[int, bool] = {}
+        self._trains: set[int] | None = None
+        self._trains_in: dict[int, bool] = {}
+
+    def trains(self, node: cst.CSTNode) -> bool:
+        """Whether a statement also runs for batches of the training, of which each rank has its own."""
+        if self._trains is None:
+            inside = [e for e in self.facts.flow.log.events if self.batches(e.loops) or self.trains_in(e.frame)]
+            self._trains = {id(n) for e in inside for n in (e.node, e.stmt)}
+        return id(node) in self._trains
+
+    def trains_in(self, frame: Frame) -> bool:
+        """Whether a function is called for batches of the training: what it decides is DDP506's."""
+        if id(frame) not in self._trains_in:
+            ways = [[loop for entry in chain for loop in entry.loops] for chain in frame.chains()]
+            self._trains_in[id(frame)] = any(self.batches(loops) for loops in ways)
+        return self._trains_in[id(frame)]
+
+    def batches(self, loops: Iterable[Loop]) -> bool:
+        return bool(locality(self.facts).batch_loops(tuple(loops)))
 
     def depends(self, value: Value) -> bool:
         return not all(isinstance(o, Const) for o in value) and any(

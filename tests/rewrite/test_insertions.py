@@ -303,3 +303,23 @@ def test_what_stands_in_the_place_of_a_statement_stays_where_its_comment_goes_to
     stmt = source.module.body[1].body[0]  # type: ignore[index]
     edits: list[Edit] = [InsertAfter(source, stmt, ("b = wrap(b)",)), Delete(source, stmt, comments=True)]
     assert Rewriter(source).apply(edits) == "a = 1\nb = wrap(b)\n\nc = 3\n"
+
+
+def test_what_stands_behind_a_block_whose_last_line_goes() -> None:
+    check(
+        """
+        if use_cuda:
+            net.cuda()
+            # all GPUs
+            net = Parallel(net)
+        fit(net)
+        """,
+        lambda s: [s.delete("net = Parallel"), s.after("if use_cuda", "net = DDP(net)")],
+        """
+        if use_cuda:
+            net.cuda()
+            # all GPUs
+        net = DDP(net)
+        fit(net)
+        """,
+    )

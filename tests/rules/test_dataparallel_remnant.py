@@ -71,3 +71,18 @@ def test_weights_that_a_library_gives_out_are_not_the_old_scripts(made: str, old
     start = f"model.load_state_dict(model_zoo.{made}, strict=False)\nmodel = nn.DataParallel(model)"
     result = edited(script(imports="from torch.utils import model_zoo", before=start), "DDP201", CODE)
     assert ("consume_prefix_in_state_dict_if_present" in result.text) is old
+
+
+@pytest.mark.parametrize(
+    ("saved", "gives"),
+    [
+        ("{'net': model.module if use_cuda else model}", "{'net': model.module}"),
+        ("(model.module if use_cuda else model).state_dict()", "(model.module).state_dict()"),
+    ],
+)
+def test_the_module_of_either(saved: str, gives: str) -> None:
+    start = "use_cuda = torch.cuda.is_available()\nif use_cuda:\n    model.cuda()\n    model = nn.DataParallel(model)"
+    text = script(before=start, after=f"torch.save({saved}, 'net.pt')")
+    result = edited(text, "DDP201", "DDP202", "DDP203", CODE)
+    assert "    model.cuda()\nmodel = DDP(model)\n" in result.text
+    assert f"torch.save({gives}, 'net.pt')" in result.text

@@ -111,3 +111,32 @@ def test_a_loop_inside_of_an_evaluation_is_no_matter_of_all_ranks() -> None:
 def test_what_comes_out_of_it_is() -> None:
     result = edited(script(functions=DECODES, inside="if words(model) < 3:\n    break"), "DDP503")
     assert result.has("if broadcast_value(words(model)) < 3:")
+
+
+BOTH = """
+held_out = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+
+def loss_of(model, x):
+    out = model(x)
+    rows, width = out.size()
+    if width != x.size(1):
+        out = out.expand(rows, x.size(1))
+    return out.mean()
+
+def worst(model):
+    found = []
+    with torch.no_grad():
+        for (x,) in held_out:
+            found.append(loss_of(model, x.to(device)).item())
+    return max(found)
+"""
+
+
+def test_what_training_decides_by_the_same_function_is_not_rank_0s() -> None:
+    text = script(functions=BOTH, inside="if worst(model) > 3:\n    break").replace(
+        "loss = model(x.to(device)).mean()", "loss = loss_of(model, x.to(device))"
+    )
+    result = edited(text, "DDP503")
+    assert not result.left
+    assert result.text.count("broadcast_value(") == 1
+    assert result.has("if broadcast_value(worst(model)) > 3:")
