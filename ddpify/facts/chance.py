@@ -41,24 +41,31 @@ def ways_of_chance(
     by: Definition | None = None,
     depth: int = 8,
 ) -> Iterator[tuple[cst.CSTNode, Frame, Definition | None]]:
-    """The expressions that hold time or chance, from the use back to the call."""
+    """The expressions that hold time or chance, from the use back to the call, or to where several come together."""
     seen = set() if seen is None else seen
     if id(node) in seen or not depth:
         return
     seen.add(id(node))
     yield node, frame, by
-    for part in walk(node):
-        if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)) or not by_chance(flow.values.get(part, ())):
-            continue
-        if isinstance(part, cst.Call) and any(
-            isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in flow.values.get(part.func, ())
-        ):
-            continue
+    parts = [
+        part
+        for part in walk(node)
+        if isinstance(part, (cst.Name, cst.Attribute, cst.Call)) and by_chance(flow.values.get(part, ()))
+    ]
+    if makes_chance(flow, node):
+        return  # os.path.join(args.root, now()): what stands in args.root by chance goes in here, too
+    for part in parts:
         for d in known.of(part, frame):
             given = flow.values.get(d.node, ())
             if given and not by_chance(given):
                 continue  # the other branch: `folder = args.folder`
             yield from ways_of_chance(flow, known, d.node, d.frame, seen, d, depth - 1)
+
+
+def makes_chance(flow: Flow, node: cst.CSTNode) -> bool:
+    """`datetime.now()`, `os.path.join(root, tempfile.mkdtemp())`: the call itself stands in the expression."""
+    callees = (o for part in walk(node) if isinstance(part, cst.Call) for o in flow.values.get(part.func, ()))
+    return any(isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in callees)
 
 
 def dated_paths(flow: Flow) -> Iterator[Event]:

@@ -11,6 +11,7 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.outside import unread
 from ddpify.facts.surface import SURFACE
 from ddpify.facts.values import Instance, Module, Value, Wrapped
+from ddpify.facts.wraps import WrapPoint
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def unreached(facts: Facts, pickles: frozenset[str]) -> Iterator[tuple[cst.BaseE
             elif isinstance(node, cst.Call) and unread(node.func, source, flow) in pickles:
                 asked = [(a.value, "") for a in node.args]
             for base, name in asked:
+                if _still_bare(facts, source, base):
+                    continue
                 for frame in frames.get(_function(source, node), ()):
                     held = _held(base, frame)
                     if any(isinstance(o, Wrapped) for o in held):
@@ -59,6 +62,19 @@ def _function(source: Source, node: cst.CSTNode) -> int:
         if isinstance(above, (cst.Lambda, cst.ClassDef)):
             return 0
     return id(source.module)
+
+
+def _still_bare(facts: Facts, source: Source, base: cst.BaseExpression) -> bool:
+    """`if options.path: model.load_state_dict(...)` above the wrap in the same function, in no loop that has both."""
+    for w in facts.wraps:
+        if not isinstance(w, WrapPoint) or w.source is not source or source.code(base) != w.target:
+            continue
+        if source.span(base).end > source.span(w.after).start or _function(source, base) != _function(source, w.after):
+            continue
+        loops = {a for a in source.ancestors(w.after) if isinstance(a, (cst.For, cst.While))}
+        if not loops & set(source.ancestors(base)):
+            return True
+    return False
 
 
 def _held(node: cst.BaseExpression, frame: Frame) -> Value:

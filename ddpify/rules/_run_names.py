@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.chance import by_chance, named_chance, ways_of_chance
+from ddpify.facts.chance import by_chance, makes_chance, named_chance, ways_of_chance
 from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
@@ -71,11 +71,12 @@ def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
         return None
     what = named_chance(facts.flow.values.get(path, ()))
     best: Named | None = None
+    origin = False  # it is where time or chance comes in
     for _, _, d in way:
         if d is None or d.event is None or not facts.editable(d.frame.source) or not _assigns(d):
             continue
-        if not facts.converting or joined_group(facts, d.event):
-            best = Named(d.node, d.frame.source, what)
+        if not origin and (not facts.converting or joined_group(facts, d.event)):
+            best, origin = Named(d.node, d.frame.source, what), makes_chance(facts.flow, d.node)
     if best is not None:
         return best
     if facts.editable(event.frame.source) and not any(d is not None for _, _, d in way) and joined_group(facts, event):

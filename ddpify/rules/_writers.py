@@ -85,6 +85,8 @@ def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
             | cst.Del()
         ):
             return "fine"
+        case cst.Element() if _is_passed_on(source, above):
+            return "fine"
         case cst.Attribute(attr=attr):
             return "fine" if attr is node else "call"
         case cst.Arg(keyword=keyword):
@@ -97,3 +99,9 @@ def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
             )
             return "fine" if followed else "call"
     return "other"
+
+
+def _is_passed_on(source: Source, element: cst.Element) -> bool:
+    """`return args, writer` and `args, writer = prepare()`"""
+    items = source.parents.get(element)
+    return isinstance(items, cst.Tuple) and isinstance(source.parents.get(items), (cst.Return, cst.AssignTarget))

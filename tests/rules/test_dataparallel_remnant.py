@@ -84,5 +84,5 @@ def test_the_module_of_either(saved: str, gives: str) -> None:
     start = "use_cuda = torch.cuda.is_available()\nif use_cuda:\n    model.cuda()\n    model = nn.DataParallel(model)"
     text = script(before=start, after=f"torch.save({saved}, 'net.pt')")
     result = edited(text, "DDP201", "DDP202", "DDP203", CODE)
-    assert "    model.cuda()\nmodel = DDP(model)\n" in result.text
+    assert "    model.cuda()\nmodel = DDP(model, " in result.text
     assert f"torch.save({gives}, 'net.pt')" in result.text

@@ -187,3 +187,39 @@ def test_hydra_makes_one_run_directory(base: str, left: int) -> None:
     assert result.has(f"if not is_main_process():  # rank 0 has hydra's run directory\n    sys.argv += {quiet}\nmain()")
     assert result.has('path = broadcast_value(HydraConfig.get().runtime.output_dir + "/net.pt")')
     assert sum("run directory" in message for message in result.left) == left
+
+
+def test_a_name_is_rank_0s_where_all_that_differs_comes_together() -> None:
+    start = """
+    class Args:
+        root = "runs"
+        shown = None
+
+    args = Args()
+
+    def prepare(test):
+        if test:
+            args.root = tempfile.mkdtemp()
+        root = os.path.join(args.root, datetime.now().strftime("%H%M"))
+        os.makedirs(root, exist_ok=True)
+        args.shown = os.path.join(root, "shown")
+        args.root = root
+
+    def show(number):
+        root = args.shown
+        if number:
+            root = os.path.join(root, str(number))
+        os.makedirs(root, exist_ok=True)
+    """
+    result = edited(
+        script(
+            imports="import tempfile\nfrom datetime import datetime",
+            functions=start,
+            before="torch.distributed.is_available()\nprepare(epoch := 0)",
+            inside="show(epoch)",
+        ),
+        CODE,
+        "DDP101",
+    )
+    assert result.text.count("broadcast_value(") == 1
+    assert 'root = broadcast_value(os.path.join(args.root, datetime.now().strftime("%H%M")))' in result.text

@@ -426,3 +426,24 @@ def test_a_lambda_that_prints() -> None:
     result = edited(script(before="say = lambda text: print(text)", inside="say('step')"), CODE)
     assert not result.left
     assert result.has("say = lambda text: print(text) if is_main_process() else None")
+
+
+def test_a_writer_that_is_handed_back_with_others() -> None:
+    prepare = """
+    from torch.utils.tensorboard import SummaryWriter
+
+    def prepare(root):
+        writer = SummaryWriter(root) if root else None
+        return root, writer
+    """
+    result = edited(
+        script(
+            functions=prepare,
+            before="root, writer = prepare('runs')",
+            inside="if writer is not None:\n    writer.add_scalar('loss', loss.item(), epoch)",
+        ),
+        CODE,
+    )
+    assert not result.left
+    assert result.has("writer = (SummaryWriter(root) if is_main_process() else None) if root else None")
+    assert result.has("    if is_main_process():\n        writer.add_scalar('loss', loss.item(), epoch)")
