@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import data_of, origins
-from ddpify.facts.dependencies import bindings, closure, named
+from ddpify.facts.dependencies import Binding, bindings, closure, named
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.values import Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing
@@ -35,8 +35,11 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     return found
 
 
-def left_over(loop: LoopFacts) -> list[str]:
-    """`mean` of `mean = total / (i + 1)` in the loop, used behind it: made of sums that are one rank's own there."""
+def left_over(facts: Facts, loop: LoopFacts) -> list[str]:
+    """`mean` of `mean = total / (i + 1)` in the loop, used behind it: made of sums that are one rank's own there.
+
+    Also a running average, `mean = 0.9 * mean + 0.1 * loss.item()`.
+    """
     inside = {id(n) for n in walk(loop.node.body)}
     sums = {a.target for a in loop.accumulators if a.agg != "const"}
     bound = list(bindings(loop.node.body))
@@ -44,8 +47,21 @@ def left_over(loop: LoopFacts) -> list[str]:
     return [
         name
         for name in names
-        if closure([name], bound) & sums and read_after(loop, name, inside) and loaded_after(loop, name, inside)
+        if (closure([name], bound) & sums or any(_goes_on(facts, b, name) for b in bound))
+        and read_after(loop, name, inside)
+        and loaded_after(loop, name, inside)
     ]
+
+
+def _goes_on(facts: Facts, binding: Binding, name: str) -> bool:
+    """`mean = 0.9 * mean + 0.1 * loss.item()`, also `... if mean is None else ...`: a number, no state of a model."""
+    value = binding.node.value if isinstance(binding.node, cst.Assign) else None
+    if not isinstance(value, (cst.BinaryOperation, cst.IfExp)) or name not in binding.targets & binding.reads:
+        return False
+    held = facts.flow.values.get(value, ())
+    known = data_of(held)
+    tensor = known is not None and known.form == "tensor"
+    return not tensor and any(isinstance(o, FromForward) for o in origins(held))
 
 
 def mean_lists(facts: Facts, loop: LoopFacts) -> list[str]:

@@ -16,12 +16,13 @@ from ddpify.facts.dependencies import bindings, bound_names, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Loop
 from ddpify.facts.levels import Level, levels
+from ddpify.facts.positions import own_positions
 from ddpify.facts.recurrence import left_behind
 from ddpify.facts.totals import made_alike as alike
 from ddpify.facts.trails import way_back
-from ddpify.facts.values import Const, Data, Ext, FromWorld, Instance, Method, Obj, Thing, Value
+from ddpify.facts.values import Const, Data, Ext, FromWorld, Method, Obj, Thing, Value
 from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
-from ddpify.source import Source, dotted, walk
+from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -208,9 +209,13 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     draw = draws[0] if draws else None
     made = any(b.targets & lv.names for lv in way for b in bindings(lv.body))
     made = made or any(n is d.node for n in walk(event.node) for d in draws)  # generator(torch.randn(32, 4))
-    if made and draw is not None and not trained_whole(facts, inner):
-        own = next(_own_generators(facts, inner), None) or next(_own_positions(facts, inner), None)
-        return Draws(inner, draw) if own is None else own
+    place = next(own_positions(facts, inner), None) if made else None
+    if made and not trained_whole(facts, inner):
+        own = next(_own_generators(facts, inner), None) or place
+        if own is not None:
+            return own
+        if draw is not None:
+            return Draws(inner, draw)
     return whole_rows(facts, event, inner, first)
 
 
@@ -228,23 +233,6 @@ def _own_generators(facts: Facts, level: Level) -> Iterator[Unshared]:
             func = call.func if isinstance(call, cst.Call) else None
             drawn = own or (func.value if isinstance(func, cst.Attribute) else call)
             yield Unshared(source, e.node, why, remedy, way_back(facts.flow, drawn, source, e.frame, value=text))
-
-
-def _own_positions(facts: Facts, level: Level) -> Iterator[Unshared]:
-    """`data.next_batch()` with `self.pos += size`: a place in the data that is the same on every rank."""
-    inside = {id(lp.node) for lp in level.loops}
-    for e in facts.flow.log.of("augment"):
-        runs = any(id(lp.node) in inside for loops in e.all_loops() for lp in loops)
-        func = e.frame.func
-        if not runs or func is None or not isinstance(func.bound, Instance) or not isinstance(e.node, cst.AugAssign):
-            continue
-        place = dotted(e.node.target)
-        cut = any(isinstance(n, cst.Slice) and place in read_names(n) for n in walk(func.node))
-        if cut:
-            source = e.frame.source
-            why = f"the batches are cut at `{place}` (line {source.line(e.node)}), which moves on alike on every rank"
-            remedy = "cut the batches in a loop over their positions, or draw each at random"
-            yield Unshared(source, e.node, why, remedy, way_back(facts.flow, e.node.target, source, e.frame))
 
 
 def _drawn(facts: Facts, level: Level) -> Iterator[Event]:

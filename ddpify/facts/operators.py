@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddpify.facts.contents import all_parameters, constants, data_of, join, origins
+from ddpify.facts.externals import is_iterable_dataset
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import State
 from ddpify.facts.values import (
@@ -15,6 +16,7 @@ from ddpify.facts.values import (
     Dataset,
     FromBatch,
     FromForward,
+    Instance,
     Loader,
     Module,
     Obj,
@@ -29,6 +31,23 @@ from ddpify.facts.values import (
 _MADE_ONCE = (Dataset, Loader, Module, Optimizer)
 
 
+def _joined(one: Value, two: Value) -> str:
+    """`train_set + extra_set`: what torch makes of two datasets, "" where they are none."""
+    bases: list[set[str]] = []
+    for obj in (*one, *two):
+        own = isinstance(obj, Instance) and obj.cls is not None and not obj.cls.member("__add__")
+        if not own and not isinstance(obj, Dataset):
+            return ""
+        bases.append(obj.cls.outside() if isinstance(obj, Instance) and obj.cls is not None else {_name_of(obj)})
+    if not (one and two) or not all(any("ataset" in b for b in names) for names in bases):
+        return ""
+    return f"torch.utils.data.{'Chain' if all(is_iterable_dataset(b) for b in bases) else 'Concat'}Dataset"
+
+
+def _name_of(obj: Obj) -> str:
+    return obj.name if isinstance(obj, Dataset) else ""
+
+
 class Operators(State):
     """What operators give, and how the result relates to the samples of a batch."""
 
@@ -37,6 +56,8 @@ class Operators(State):
         sequences = [o for o in (*one, *two) if isinstance(o, (Seq, Parameters))]
         if sequences and operator == "Add":
             return self.concatenated(sequences, node, frame)
+        if operator == "Add" and (kind := _joined(one, two)):
+            return self.made(node, frame, Dataset(self.site(node, frame), name=kind, of=(*one, *two)))
         left, right = constants(one), constants(two)
         if left and right and len(left) == len(right) == 1:
             folded = fold(operator, left[0], right[0])

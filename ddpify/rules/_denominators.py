@@ -12,8 +12,8 @@ from ddpify.facts.batchsize import is_given
 from ddpify.facts.contents import origins
 from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.roles import expression_for
-from ddpify.facts.sharding import subset_indices
-from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Thing
+from ddpify.facts.sharding import loader_facts, subset_indices
+from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Sampler, Thing
 from ddpify.source import walk
 
 
@@ -68,9 +68,37 @@ def _divisor(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: 
         ):
             name = expression_for(loop.loader, loop.frame, facts.flow)
             mine = isinstance(loop.loader, Loader) and origin.of in loop.loader.dataset
-            if name is not None and isinstance(loop.loader, Loader) and mine and not subset_indices(loop.loader):
+            if name is not None and isinstance(loop.loader, Loader) and mine and _reads_all(facts, loop.loader):
                 yield from _samples(loop, divisor, name, world)
                 return
+
+
+def _reads_all(facts: Facts, loader: Loader) -> bool:
+    """Whether a pass has as many samples as the dataset, but for the padding; a sampler of the script's own may not."""
+    known = loader_facts(facts, loader)
+    if known is None or known.draws is None:
+        return not subset_indices(loader)
+    held = loader.arguments.get("sampler", ())
+    return bool(held) and all(
+        isinstance(o, Sampler) and o.call is not None and _as_many(facts, loader, o) for o in held
+    )
+
+
+def _as_many(facts: Facts, loader: Loader, sampler: Sampler) -> bool:
+    """`WeightedRandomSampler(weights, len(weights))`, `RandomSampler(data, replacement=True)`."""
+    args = sampler.call.args if sampler.call is not None else ()
+    named = {a.keyword.value: a.value for a in args if a.keyword is not None}
+    plain = [a.value for a in args if a.keyword is None]
+    if sampler.name.endswith(".WeightedRandomSampler"):
+        given = named.get("num_samples") or (plain[1] if len(plain) > 1 else None)
+        weights = named.get("weights") or (plain[0] if plain else None)
+        match given:
+            case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=of)]) if weights is not None:
+                if of.deep_equals(weights):
+                    return True
+        known = origins(facts.flow.values.get(given, ())) if given is not None else ()
+        return any(isinstance(o, FromLength) and o.of in loader.dataset for o in known)
+    return sampler.name.endswith(".RandomSampler") and "num_samples" not in named and len(plain) < 3
 
 
 def _is_length(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bool:

@@ -169,7 +169,7 @@ class MetricNotReduced(Rule):
                     yield self.one_shard(loop, rest)
                 for f in (*(self.average_list(facts, loop, n) for n in lists), *self.meters(facts, loop, held, done)):
                     yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
-            if loop.training and not loop.dealt and (made := left_over(loop)):
+            if loop.training and not loop.dealt and (made := left_over(facts, loop)):
                 yield self.one_shard(loop, made)
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f

@@ -172,6 +172,61 @@ batches = Batches()
     assert "are cut at `self.at` (line 19), which moves on alike on every rank" in known.why
 
 
+CURSOR = """
+class Batches:
+    def __init__(self):
+        self.at, self.x, self.y = 0, x, y
+    def next_batch(self, size):
+        start = self.at
+        {moves}
+        if self.at > 40:
+            order = {order}
+            self.x, self.y = self.x[order], self.y[order]
+            start, self.at = 0, size
+        end = self.at
+        return self.x[start:end], self.y[start:end]
+batches = Batches()
+at = 0
+def next_batch(size):
+    global at
+    at = 0 if at + size > 40 else at
+    batch = x[at:at + size], y[at:at + size]
+    at += size
+    return batch
+"""
+
+
+@pytest.mark.parametrize(
+    ("moves", "order", "call", "place"),
+    [
+        ("self.at += size", "torch.randperm(40)", "batches.next_batch(8)", "self.at"),
+        ("self.at = start + size", "np.random.permutation(40)", "batches.next_batch(8)", "self.at"),
+        ("self.at += size", "slice(None)", "batches.next_batch(8)", "self.at"),
+        ("pass", "0", "next_batch(8)", "at"),
+    ],
+)
+def test_a_place_that_moves_on_from_call_to_call_is_refused(moves: str, order: str, call: str, place: str) -> None:
+    """Every rank would train on the same batches, whatever else is drawn at random."""
+    noise = f"xb, yb = {call}\n        xb = xb + torch.randn(8, 4)"
+    known = _known(script("_ in range(5)", noise, before=CURSOR.format(moves=moves, order=order)))
+    assert isinstance(known, Unshared)
+    assert f"the batches are cut at `{place}`" in known.why
+
+
+def test_a_place_that_is_drawn_anew_is_none() -> None:
+    before = """
+class Batches:
+    def __init__(self):
+        self.at, self.calls = 0, 0
+    def draw(self):
+        self.calls += 1
+        self.at = random.randrange(32)
+        return x[self.at:self.at + 8], y[self.at:self.at + 8]
+batches = Batches()
+"""
+    assert isinstance(_known(script("_ in range(5)", "xb, yb = batches.draw()", before=before)), Draws)
+
+
 def test_folds_are_no_batches() -> None:
     text = """\
 import torch

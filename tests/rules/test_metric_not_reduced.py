@@ -84,6 +84,8 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
         ("kept = []", "kept.append((loss.item(), len(y)))", "kept"),
         ("kept = []", "kept.append(out.max().item())", "max(kept)"),
         ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "kept"),
+        ("kept = 0.0", "kept = 0.9 * kept + 0.1 * loss.item()", "kept"),
+        ("kept = None", "kept = loss.item() if kept is None else 0.9 * kept + 0.1 * loss.item()", "kept"),
     ],
 )
 def test_what_keeps_one_shard_is_named(tmp_path: Path, start: str, step: str, end: str) -> None:

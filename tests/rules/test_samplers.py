@@ -205,6 +205,45 @@ def test_a_stream_is_dealt_out(body: str) -> None:
     assert "DataLoader(ShardedStream(Rows(9)), 4)" in gives(makes)
 
 
+def test_a_sum_of_streams_is_a_stream() -> None:
+    makes = STREAM.format(seed=1, body="pass", more="").replace("DataLoader(Rows(9)", "DataLoader(Rows(9) + Rows(4)")
+    assert "DataLoader(ShardedStream(Rows(9) + Rows(4)), 4)" in gives(makes)
+    makes = STREAM.format(seed=1, body="random.shuffle(order)", more="").replace("(Rows(9)", "(Rows(9) + Rows(4)")
+    with pytest.raises(Refused, match=r"is a stream, and `random\.shuffle"):
+        convert_bytes(SCRIPT.format(makes=makes).encode())
+
+
+def test_a_sum_of_datasets_is_none() -> None:
+    assert "sampler=DistributedSampler(both" in gives("both = data + test_data\nloader = DataLoader(both, 4)")
+
+
+HALF = """
+class Half(Sampler):
+    def __init__(self, n):
+        self.n = n
+    def __iter__(self):
+        return iter(torch.randperm(self.n)[: len(self)].tolist())
+    def __len__(self):
+        return self.n // 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("sampler", "divisor"),
+    [
+        ("Half(9)", "len(loader.dataset)"),
+        ("WeightedRandomSampler(torch.ones(9), 4)", "len(loader.dataset)"),
+        ("WeightedRandomSampler(torch.ones(9), len(data))", "(len(loader.sampler) * dist.get_world_size())"),
+        ("RandomSampler(data, replacement=True)", "(len(loader.sampler) * dist.get_world_size())"),
+    ],
+)
+def test_what_a_sum_is_divided_by_is_what_it_was(sampler: str, divisor: str) -> None:
+    script = SCRIPT.replace("    for (x,)", "    total = 0.0\n    for (x,)") + "        total += x.sum().item()\n"
+    script += "    print(total / len(loader.dataset))\n"
+    makes = HALF + f"loader = DataLoader(data, 4, sampler={sampler})"
+    assert f"print(total / {divisor})" in edited(script.format(makes=makes), "DDP301", "DDP501").text
+
+
 @pytest.mark.parametrize(
     ("seed", "body", "more", "why"),
     [

@@ -62,10 +62,11 @@ def converted(tmp_path: Path, points: str, seed: str) -> tuple[str, list[str]]:
         "{i: [random.random() for _ in range(3)] for i in range(64)}",
     ],
 )
-@pytest.mark.parametrize("seed", ["", "if len(sys.argv) > 1:\n    SEEDS"])
+@pytest.mark.parametrize("seed", ["", "if len(sys.argv) > 1:\n    SEEDS", "n = random.randint(1, 99)\nRANDOM"])
 def test_data_without_a_seed(tmp_path: Path, points: str, seed: str) -> None:
     seeds = "torch.manual_seed(0); np.random.seed(0); random.seed(0)"
-    text, left = converted(tmp_path, points, "import random, sys\nimport numpy as np\n" + seed.replace("SEEDS", seeds))
+    seed = seed.replace("SEEDS", seeds).replace("RANDOM", seeds.replace("(0)", "(n)"))
+    text, left = converted(tmp_path, points, "import random, sys\nimport numpy as np\n" + seed)
     assert not left
     drawn = points.removesuffix(".float()")
     assert f"self.points = broadcast_value({drawn})" in text
