@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import modules, with_parts
 from ddpify.facts.values import Module, Thing
 
 #: Layers that draw random numbers, and layers that keep statistics of the batches.
@@ -60,3 +60,12 @@ def mentions(module: Module, words: tuple[str, ...]) -> bool:
 def minds_its_mode(module: Module) -> bool:
     """Whether `train()` and `eval()` give other outputs."""
     return mentions(module, (*NOISE, *BUFFERS))
+
+
+def normalises(module: Module) -> bool:
+    """Whether BatchNorm is seen in a module or in one of its parts; what cannot be seen is not accused."""
+    return any(
+        "BatchNorm" in m.name
+        or (m.cls is not None and any("BatchNorm" in c.source.code(c.node) for c in m.cls.lineage()))
+        for m in with_parts(module)
+    )

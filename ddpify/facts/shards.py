@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.definitions import definitions
+from ddpify.facts.frames import Frame
 from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Instance, Loader, Sampler
+from ddpify.source import walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -53,16 +57,34 @@ def is_sharded(loader: Loader) -> bool:
 
 def made_for_rank(facts: Facts, loader: Loader) -> bool:
     """The dataset is made for the rank, or asks for it: `Shard(files, rank, world_size)`."""
-    if loader.call is not None and any(
-        depends_on_rank(a.value, loader.site.frame, facts.flow) for a in loader.call.args[:1]
-    ):
+    args = loader.call.args if loader.call is not None else ()
+    data = next((a.value for a in args if a.keyword is None or a.keyword.value == "dataset"), None)
+    parts = parts_of(facts, data, loader.site.frame) if data is not None else ()
+    if any(depends_on_rank(node, frame, facts.flow) for node, frame in parts):
         return True
     for obj in loader.dataset:
         site = getattr(obj, "site", None)
-        given = site.node.args if site is not None and isinstance(site.node, cst.Call) else ()
-        if site is not None and any(depends_on_rank(a.value, site.frame, facts.flow) for a in given):
+        own = site.node.args if site is not None and isinstance(site.node, cst.Call) else ()
+        if site is not None and any(depends_on_rank(a.value, site.frame, facts.flow) for a in own):
             return True
         cls = obj.cls if isinstance(obj, Instance) else None
         if cls is not None and any(_RANK.search(c.source.code(c.node)) for c in cls.lineage()):
             return True
     return False
+
+
+def parts_of(
+    facts: Facts, given: cst.BaseExpression, frame: Frame, depth: int = 6
+) -> Iterator[tuple[cst.CSTNode, Frame]]:
+    """The expressions that a value is made of, names followed back."""
+    known, seen = definitions(facts.flow), set[int]()
+    todo: list[tuple[cst.CSTNode, Frame, int]] = [(given, frame, depth)]
+    while todo:
+        top, frame, left = todo.pop()
+        if id(top) in seen:
+            continue
+        seen.add(id(top))
+        for node in walk(top):
+            yield node, frame
+            if left and isinstance(node, (cst.Name, cst.Attribute, cst.Call)):
+                todo.extend((d.node, d.frame, left - 1) for d in known.of(node, frame))

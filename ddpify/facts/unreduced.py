@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from ddpify.facts.frames import Event
 from ddpify.facts.values import Loader, Sampler
 
 if TYPE_CHECKING:
@@ -21,11 +22,14 @@ def adds_up(facts: Facts) -> bool:
 
 
 def _adds_up(facts: Facts) -> bool:
-    names = [n for n in facts.identifiers if not n.startswith(_NOT)]
-    methods = [e.name for e in facts.flow.log.of("method")]
-    return any(_BRINGS.fullmatch(n.rsplit(".", 1)[-1]) for n in names) or any(
-        m in ("synchronize_between_processes", "all_reduce", "reduce", "compute", "gather") for m in methods
-    )
+    return any(brings_together(e) for e in facts.flow.log.of("external", "method"))
+
+
+def brings_together(event: Event) -> bool:
+    """Whether a call outside the project may bring the numbers of the ranks together."""
+    if event.kind == "method":
+        return event.name in ("synchronize_between_processes", "all_reduce", "reduce", "compute", "gather")
+    return not event.name.startswith(_NOT) and _BRINGS.fullmatch(event.name.rsplit(".", 1)[-1]) is not None
 
 
 def shared_out(loader: Loader) -> bool:

@@ -44,13 +44,21 @@ def _never_read(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
         if not name.isidentifier() or not any(m.has_parameters and m.name != "" for m in modules(value)):
             continue
         read = (
-            isinstance(n, cst.Attribute) and n.attr.value == name and not isinstance(s.parents.get(n), cst.AssignTarget)
+            isinstance(n, cst.Attribute) and n.attr.value == name and not _is_target(s, n)
             for s in facts.project.files()
             if f".{name}" in s.text
             for n in walk(s.module)
         )
         if any(f"self.{name}" in text for text in own) and not any(read):
             yield f"self.{name}"
+
+
+def _is_target(source: Source, node: cst.CSTNode) -> bool:
+    """`self.first, self.second = ...`"""
+    above = source.parents.get(node)
+    while isinstance(above, (cst.Element, cst.Tuple, cst.List)):
+        above = source.parents.get(above)
+    return isinstance(above, cst.AssignTarget)
 
 
 def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:

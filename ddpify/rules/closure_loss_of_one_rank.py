@@ -9,8 +9,10 @@ import libcst as cst
 from ddpify.edits import InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.closures import searched_returns
+from ddpify.facts.definitions import definitions
 from ddpify.facts.handmade import Rows, hand_fed
-from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.facts.own import own
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._shared import mean_helpers
 
 
@@ -33,6 +35,34 @@ class ClosureLossOfOneRank(Rule):
 
     code = "DDP508"
     references = ("https://github.com/pytorch/pytorch/issues/30439",)
+    good = (
+        Good("""
+            ddp = DDP(model)
+            optimizer = torch.optim.LBFGS(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                def closure():
+                    optimizer.zero_grad()
+                    loss = ddp(x).pow(2).mean()
+                    loss.backward()
+                    shared = loss.detach().clone()
+                    dist.all_reduce(shared)
+                    return shared / dist.get_world_size()
+                optimizer.step(closure)
+            """),
+    )
+    bad = (
+        Bad("""
+            ddp = DDP(model)
+            optimizer = torch.optim.LBFGS(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                def closure():
+                    optimizer.zero_grad()
+                    loss = ddp(x).pow(2).mean()
+                    loss.backward()
+                    return loss
+                optimizer.step(closure)
+            """),
+    )
     converts = (
         Converts(
             """
@@ -55,7 +85,10 @@ class ClosureLossOfOneRank(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting or any(isinstance(h, Rows) for h in hand_fed(facts)):
+        if not facts.converting:
+            yield from self.lint(facts)
+            return
+        if any(isinstance(h, Rows) for h in hand_fed(facts)):
             return  # DDP308 returns the loss of all rows
         for source, node in searched_returns(facts):
             if not facts.editable(source) or node.value is None:
@@ -73,3 +106,15 @@ class ClosureLossOfOneRank(Rule):
                 *mean_helpers(facts, source),
                 reason="all ranks call the closure equally often",
             )
+
+    def lint(self, facts: Facts) -> Iterator[Finding]:
+        """`return loss`, where nothing has brought the ranks' losses together."""
+        frames = definitions(facts.flow).frames
+        for source, node in searched_returns(facts):
+            function = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+            ran = frames.get(id(function), [])
+            if facts.editable(source) and node.value is not None and any(own(facts).is_own(node.value, f) for f in ran):
+                code = source.code(node.value)
+                yield self.finding(
+                    source, node, f"LBFGS goes by this rank's own `{code}`: the ranks search on their own"
+                )

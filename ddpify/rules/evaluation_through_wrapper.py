@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpify.facts import Facts
+from ddpify.facts.cuts import uneven_cut
+from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.ranks import on_some_ranks
-from ddpify.facts.values import Module, Wrapped
+from ddpify.facts.roles import loaders_in
+from ddpify.facts.values import Loader, Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules.attribute_through_wrapper import raw_findings
 
@@ -68,6 +71,11 @@ class EvaluationThroughWrapper(Rule):
         for e in facts.flow.log.of("forward"):
             if not isinstance(e.obj, Wrapped) or not facts.editable(e.frame.source) or id(e.node) in seen:
                 continue
+            if e.node not in facts.roles.training_forwards and self.unevenly(facts, e):
+                seen.add(id(e.node))
+                message = "a forward of the DDP wrapper over shards of unequal length; use its `.module` there"
+                yield self.finding(e.frame.source, e.node, message)
+                continue
             if e.node in facts.roles.training_forwards or not on_some_ranks(e, facts.flow):
                 continue  # a training loop stands under no test of the rank, whatever it looks like from outside
             if e.grad is False and self.without_buffers(e.obj):
@@ -78,6 +86,13 @@ class EvaluationThroughWrapper(Rule):
                 e.node,
                 "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
             )
+
+    def unevenly(self, facts: Facts, e: Event) -> bool:
+        """In a loop over data that each rank cuts out for itself; without gradients only the first forward meets."""
+        if e.grad is False or not isinstance(e.obj, Wrapped) or self.without_buffers(e.obj):
+            return False
+        loaders = [o for loops in e.all_loops() for lp in loops for o in loaders_in(lp.iterates)]
+        return any(isinstance(o, Loader) and uneven_cut(facts, o) is not None for o in loaders)
 
     def without_buffers(self, wrapper: Wrapped) -> bool:
         """A model of the project's own layers, none of which keeps statistics."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Iteration
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -16,6 +18,13 @@ from ddpify.source import Source, walk
 _LISTS = frozenset({"os.listdir", "glob.glob"})
 _TAKES_ORDER = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
 _NO_ORDER = frozenset({"len", "sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "bool"})
+
+#: what is kept in the order in which it came
+_KEEPS = re.compile(r"register_(buffer|parameter|module)|add_module|append")
+
+
+def _method(call: cst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
 
 
 class ListingOrder(Rule):
@@ -68,6 +77,8 @@ class ListingOrder(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
+        if not facts.converting:
+            yield from self.by_hash(facts)
         first = min((e.seq for e in facts.roles.backwards), default=len(facts.flow.log.events))
         seen: set[int] = set()
         for e in facts.flow.log.of("external"):
@@ -95,6 +106,36 @@ class ListingOrder(Rule):
                 edit,
                 reason="the same order on every rank",
             )
+
+    def by_hash(self, facts: Facts) -> Iterator[Finding]:
+        """`for name in set(...): self.register_buffer(name, ...)`, `hash(word) % size`."""
+        seen: set[int] = set()
+        for e in facts.flow.log.of("loop", "external"):
+            source = e.frame.source
+            if id(e.node) in seen or not facts.editable(source):
+                continue
+            if e.kind == "loop" and isinstance(e.node, cst.For) and self.is_set(facts, e.node.iter):
+                made = next(
+                    (n for n in walk(e.node.body) if isinstance(n, cst.Call) and _KEEPS.search(_method(n))), None
+                )
+                if made is not None:
+                    seen.add(id(e.node))
+                    code = source.code(e.node.iter).split("\n")[0]
+                    message = f"the order of `{code}` may differ from rank to rank, and `{_method(made)}` goes by it"
+                    yield self.finding(source, e.node.iter, message, Surround(source, e.node.iter, "sorted(", ")"))
+            elif e.name == "builtins.hash" and isinstance(e.node, cst.Call) and len(e.node.args) == 1:
+                owner = next((a for a in source.ancestors(e.node) if isinstance(a, cst.FunctionDef)), None)
+                plain = constants(facts.flow.values.get(e.node.args[0].value, ())) or [""]
+                if (owner is None or owner.name.value != "__hash__") and any(isinstance(k, str) for k in plain):
+                    seen.add(id(e.node))
+                    code = source.code(e.node)
+                    yield self.finding(source, e.node, f"`{code}` of a text is another number in every process")
+
+    def is_set(self, facts: Facts, node: cst.BaseExpression) -> bool:
+        held = facts.flow.values.get(node, ())
+        return isinstance(node, (cst.Set, cst.SetComp)) or any(
+            isinstance(o, Iteration) and o.how == "set" for o in held
+        )
 
     def ordered(self, source: Source, node: cst.Call) -> bool:
         """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""
@@ -131,8 +172,4 @@ class ListingOrder(Rule):
         if e.name not in _TAKES_ORDER or not isinstance(e.node, cst.Call) or not e.node.args:
             return False
         given = e.node.args[0].value
-        held = facts.flow.values.get(given, ())
-        of_set = isinstance(given, (cst.Set, cst.SetComp)) or any(
-            isinstance(o, Iteration) and o.how == "set" for o in held
-        )
-        return of_set and not self.ordered(e.frame.source, e.node)
+        return self.is_set(facts, given) and not self.ordered(e.frame.source, e.node)

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.contents import data_of
+from ddpify.facts.contents import data_of, modules
 from ddpify.facts.handmade import Rows, hand_fed
+from ddpify.facts.values import FromForward
+from ddpify.facts.worldsize import counts_ranks
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.rules._shared import times_world_size
 
@@ -55,6 +57,7 @@ class LossIsASum(Rule):
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         if not facts.converting:
+            yield from self.lint(facts)
             return
         # DDP308 keeps a step over all rows what it was
         done = {id(b.node) for h in hand_fed(facts) if isinstance(h, Rows) for b in h.backwards}
@@ -83,3 +86,19 @@ class LossIsASum(Rule):
                     "large as the original's with the same batch size per process",
                     note=True,
                 )
+
+    def lint(self, facts: Facts) -> Iterator[Finding]:
+        """A sum that nothing multiplies by the number of ranks, of a model that is wrapped."""
+        done: set[int] = set()
+        inner = set(modules(tuple(facts.roles.wrapped)))
+        for e in facts.roles.backwards:
+            known = data_of(e.value)
+            func = e.node.func if isinstance(e.node, cst.Call) else None
+            if known is None or known.agg != "sum" or not isinstance(func, cst.Attribute) or id(e.node) in done:
+                continue
+            trains = any(isinstance(o, FromForward) and o.module in inner for o in known.origins)
+            if trains and facts.editable(e.frame.source) and not counts_ranks(facts, func.value, e.frame):
+                done.add(id(e.node))
+                code = e.frame.source.code(func.value)
+                message = f"`{code}` is a sum over the batch, and DDP averages gradients over ranks"
+                yield self.finding(e.frame.source, e.node, message)

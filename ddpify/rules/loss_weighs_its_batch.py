@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddpify.facts import Facts
+from ddpify.facts.dependencies import read_names
+from ddpify.facts.own import own
 from ddpify.facts.weighted import weighted_losses
 from ddpify.rules._base import Converts, Finding, Rule, Severity
+from ddpify.source import Source
 
 
 class LossWeighsItsBatch(Rule):
@@ -48,8 +53,15 @@ class LossWeighsItsBatch(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        for source, node, by in weighted_losses(facts) if facts.converting else ():
+        for source, node, by in weighted_losses(facts):
+            if not facts.editable(source):
+                continue
             code = source.code(node).split("\n")[0]
+            if not facts.converting:
+                if _is_shared(facts, source, node):
+                    continue
+                yield self.finding(source, node, f"`{code}` divides by {by}, and each rank by those of its own batch")
+                continue
             yield self.finding(
                 source,
                 node,
@@ -57,3 +69,9 @@ class LossWeighsItsBatch(Rule):
                 "process where batches differ in them",
                 note=True,
             )
+
+
+def _is_shared(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
+    """`/ count`, where `count` has been added up over the ranks."""
+    names = read_names(node.right) if isinstance(node, cst.BinaryOperation) else set()
+    return any(names & met for met in own(facts).met.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -12,10 +13,15 @@ from ddpify.facts.construction import epoch_loop_behind, late_draws
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
+from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.seeds import Seed, is_noisy, seeds
 from ddpify.facts.trails import way_back, way_of_call
+from ddpify.facts.unreduced import shared_out
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import Source
+
+#: torch.manual_seed, generator.manual_seed, np.random.seed, and set_seed of a module that is not there
+_SEEDS = re.compile(r"seed", re.IGNORECASE)
 
 
 class SameNoiseOnAllRanks(Rule):
@@ -76,7 +82,10 @@ class SameNoiseOnAllRanks(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting or not facts.wrap_points:
+        if not facts.converting:
+            yield from self.lint(facts)
+            return
+        if not facts.wrap_points:
             return
         fixed = list(seeds(facts))
         why = is_noisy(facts)
@@ -112,6 +121,20 @@ class SameNoiseOnAllRanks(Rule):
             AddImport(source, "dist"),
             reason=f"{why}; rank 0 keeps the original's stream",
         )
+
+    def lint(self, facts: Facts) -> Iterator[Finding]:
+        """The last seed before training, where none knows the rank."""
+        seeding = [e for e in facts.flow.log.of("external", "method") if _SEEDS.search(e.name) and _given(e)]
+        fixed = [s for s in seeds(facts) if s.what == "torch" and facts.editable(s.event.frame.source)]
+        shuffled = any(shared_out(loader) for loader in facts.roles.training_loaders)
+        if not fixed or not facts.roles.wrapped or not shuffled:
+            return
+        if any(depends_on_rank(a, e.frame, facts.flow) or guarded(e, facts.flow) for e in seeding for a in _given(e)):
+            return
+        why = is_noisy(facts)
+        if why:
+            e = fixed[-1].event
+            yield self.finding(e.frame.source, e.node, f"all ranks draw the same random numbers while training: {why}")
 
     def seeded(self, facts: Facts, source: Source, frame: Frame, fixed: list[Seed], apart: bool) -> list[str]:
         """`torch.manual_seed(seed + dist.get_rank())` for every generator whose seed can be named there."""
@@ -157,6 +180,10 @@ class SameNoiseOnAllRanks(Rule):
         top = facts.flow.modules[source].scope.names
         hidden = set() if frame.func is None else set(frame.scope.names)
         return all(u in top and u not in hidden for u in read_names(seed.call) if "." not in u)
+
+
+def _given(event: Event) -> list[cst.BaseExpression]:
+    return [a.value for a in event.node.args] if isinstance(event.node, cst.Call) else []
 
 
 def _plain(seed: Seed) -> bool:

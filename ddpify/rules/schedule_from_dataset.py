@@ -9,8 +9,10 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.externals import role_of
+from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import FromLength, Loader
-from ddpify.rules._base import Converts, Finding, Rule, Severity
+from ddpify.facts.worldsize import counts_ranks
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 
 
 class ScheduleFromDataset(Rule):
@@ -34,6 +36,41 @@ class ScheduleFromDataset(Rule):
     code = "DDP507"
     severity = Severity.INFO
     references = ("https://github.com/huggingface/accelerate/issues/385",)
+    good = (
+        Good("""
+            loader = DataLoader(dataset, 4, sampler=DistributedSampler(dataset, shuffle=False))
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=len(loader))
+            for x, y in loader:
+                ddp(x).mean().backward()
+                optimizer.step()
+                schedule.step()
+            """),
+        Good("""
+            loader = DataLoader(dataset, 4, sampler=DistributedSampler(dataset, shuffle=False))
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            steps = len(dataset) // (4 * dist.get_world_size())
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)
+            for x, y in loader:
+                ddp(x).mean().backward()
+                optimizer.step()
+                schedule.step()
+            """),
+    )
+    bad = (
+        Bad("""
+            loader = DataLoader(dataset, 4, sampler=DistributedSampler(dataset, shuffle=False))
+            ddp = DDP(model)
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=len(dataset) // 4)
+            for x, y in loader:
+                ddp(x).mean().backward()
+                optimizer.step()
+                schedule.step()
+            """),
+    )
     converts = (
         Converts(
             """
@@ -56,18 +93,25 @@ class ScheduleFromDataset(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting or facts.global_batch == "keep":
+        if facts.converting and facts.global_batch == "keep":
             return  # as many steps as before
+        sharded = facts.converting or any(shared_out(loader) for loader in facts.roles.training_loaders)
+        if not sharded:
+            return
         for e in facts.flow.log.of("external"):
             if role_of(e.name) != "scheduler" or not isinstance(e.node, cst.Call) or e.seq >= facts.flow.main_end:
                 continue
             for arg in e.node.args:
                 known = [o for o in origins(facts.flow.values.get(arg.value, ())) if isinstance(o, FromLength)]
-                if known and not any(isinstance(o.of, Loader) for o in known):
+                mine = not facts.converting and counts_ranks(facts, arg.value, e.frame)
+                if known and not mine and not any(isinstance(o.of, Loader) for o in known):
                     code = e.frame.source.code(arg.value).split("\n")[0]
+                    if not facts.editable(e.frame.source):
+                        continue
                     yield self.finding(
                         e.frame.source,
                         arg,
                         f"the schedule counts the steps of one process (`{code}` comes from the length of a dataset)",
                         left="count the steps of a rank: use len(loader) of the training loader",
+                        severity=Severity.WARNING,
                     )

@@ -9,22 +9,23 @@ import libcst as cst
 
 from ddpify.edits import Append, Edit, InsertAfter
 from ddpify.facts import Facts
-from ddpify.facts.contents import modules, origins
+from ddpify.facts.contents import constants, modules, origins
 from ddpify.facts.discarded import discarded
 from ddpify.facts.frames import Event
-from ddpify.facts.layers import BUFFERS, mentions
+from ddpify.facts.layers import BUFFERS, mentions, normalises
 from ddpify.facts.placing import alternatives
 from ddpify.facts.replay import replay
 from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.values import FromForward, Wrapped
 from ddpify.facts.wraps import WrapPoint
-from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 
 _REMEDY = (
     "Add the losses and call backward once, or run the model again before the second; .detach() the output that the "
     "first loss does not train"
 )
 
+_SWITCHES = ("broadcast_buffers", "forward_sync_buffers")
 _WHY = ("# The backward needs the BatchNorm statistics as the first of two forwards left them.",)
 
 
@@ -227,7 +228,12 @@ class SeveralForwardsBeforeBackward(Rule):
     def buffers(self, facts: Facts, e: Event, w: Wrapped, done: set[int]) -> Iterator[Finding]:
         """Only where the class is known to have BatchNorm: a model that cannot be seen is not accused."""
         known = [m for m in modules((w,)) if m.cls is not None]
-        if not any(mentions(m, BUFFERS) for m in known) or not facts.converting:
+        if not any(mentions(m, BUFFERS) if facts.converting else normalises(m) for m in known):
+            return
+        if not facts.converting:
+            if id(e.node) not in done and facts.editable(e.frame.source) and not self.is_quiet(facts, w):
+                done.add(id(e.node))
+                yield self.again(e)
             return
         made = {m.site.node for m in known}
         points = [
@@ -251,6 +257,22 @@ class SeveralForwardsBeforeBackward(Rule):
             if mended
             else "",
         )
+
+    def again(self, e: Event) -> Finding:
+        code = e.frame.source.code(e.node)
+        message = (
+            f"`{code}` is another forward of a model with BatchNorm before the backward: on CUDA that fails under DDP"
+        )
+        left = "Concatenate the inputs of both forwards, or set `broadcast_buffers = False` on the wrapper"
+        return self.finding(e.frame.source, e.node, message, left=left, severity=Severity.WARNING)
+
+    def is_quiet(self, facts: Facts, w: Wrapped) -> bool:
+        """A wrapper that broadcasts no buffers, or a model whose BatchNorm is made one of all ranks."""
+        made = [e for e in facts.flow.log.of("new") if e.obj is w]
+        sets = [e for e in facts.flow.log.of("set") if e.obj is w and e.name in _SWITCHES]
+        given = [v for e in made for k, v in e.extra.items() if k in _SWITCHES] + [e.value for e in sets]
+        synced = any("convert_sync" in name for name in facts.identifiers)
+        return synced or any(constants(v) != [True] for v in given)
 
     def without_broadcast(self, points: list[WrapPoint]) -> list[Edit]:
         """An attribute: the argument has another name from torch 2.13 on."""

@@ -1,0 +1,123 @@
+"""A distributed script in, an answer out: is a number one rank's own (of its shard), or do the ranks agree on it?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.collected import given_to, holder_of
+from ddpify.facts.contents import origins
+from ddpify.facts.definitions import Definition, definitions
+from ddpify.facts.dependencies import read_names
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.unreduced import brings_together, shared_out
+from ddpify.facts.values import FromBatch, Instance, Loader
+from ddpify.source import children
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+_DEPTH = 10
+_SAME = re.compile(r"builtins\.(len|isinstance|type|id|hasattr|range|enumerate)")
+
+
+class Own:
+    """Which numbers come from a shard of this rank, and have met those of no other."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.definitions = definitions(facts.flow)
+        self.calls: dict[int, list[Event]] = {}
+        self.put: dict[tuple[int, str], list[tuple[cst.BaseExpression, Frame]]] = {}
+        self.met: dict[int, set[str]] = {}
+        self._frames: dict[int, bool] = {}
+        self._known: dict[tuple[int, int], bool] = {}
+        events = facts.flow.log.events
+        for e in events:
+            if isinstance(e.node, cst.Call):
+                self.calls.setdefault(id(e.node), []).append(e)
+            holder = holder_of(e)
+            if holder is not None:
+                key = (id(e.frame), e.frame.source.code(holder))
+                self.put.setdefault(key, []).extend((given, e.frame) for given in given_to(e))
+        for e in events:
+            if isinstance(e.node, cst.Call) and self.agrees(e.node):
+                self.met.setdefault(id(e.frame), set()).update(_handed(e.node))
+
+    def agrees(self, call: cst.Call) -> bool:
+        """Whether a call brings numbers of the ranks together, by itself or in what it runs."""
+        return any(self._brings(e) for e in self.calls.get(id(call), ()))
+
+    def _brings(self, e: Event) -> bool:
+        if e.callee is not None:
+            if id(e.callee) not in self._frames:
+                self._frames[id(e.callee)] = False
+                self._frames[id(e.callee)] = any(self._brings(inner) for inner in e.callee.events)
+            return self._frames[id(e.callee)]
+        return e.kind in ("external", "method") and brings_together(e)
+
+    def is_own(self, node: cst.CSTNode, frame: Frame, depth: int = _DEPTH) -> bool:
+        """Whether an expression is computed from this rank's shard, or decided by such a number."""
+        key = (id(node), id(frame))
+        if depth and key not in self._known:
+            self._known[key] = False
+            self._known[key] = self._is_own(node, frame, depth)
+        return self._known.get(key, False)
+
+    def _is_own(self, node: cst.CSTNode, frame: Frame, depth: int) -> bool:
+        match node:
+            case cst.Name() | cst.Attribute():
+                return self.name(node, frame, depth)
+            case cst.Call():
+                if self.agrees(node) or self.is_same(node):
+                    return False
+                if self.definitions.callees(node, frame):
+                    return any(self.defined(d, depth) for d in self.definitions.of(node, frame))
+            case cst.Lambda():
+                return False
+        return any(self.is_own(child, frame, depth) for child in children(node))
+
+    def name(self, node: cst.Name | cst.Attribute, frame: Frame, depth: int) -> bool:
+        code = frame.source.code(node)
+        if code.split(".")[0] in self.met.get(id(frame), ()) or code in self.met.get(id(frame), ()):
+            return False
+        found = self.definitions.of(node, frame)
+        given = self.put.get((id(frame), code), [])
+        if any(self.defined(d, depth) for d in found) or any(self.is_own(g, f, depth - 1) for g, f in given):
+            return True
+        if isinstance(node, cst.Attribute) and not found:
+            of_project = any(isinstance(o, Instance) for o in self.facts.flow.values.get(node.value, ()))
+            return not of_project and self.is_own(node.value, frame, depth)  # loss.data, meter.avg of a library
+        return not found and self.of_shard(node)
+
+    def defined(self, d: Definition, depth: int) -> bool:
+        """A value computed from a shard, or given under a test of one: `if loss < best: worse = 0`."""
+        if self.is_own(d.node, d.frame, depth - 1):
+            return True
+        if d.event is None:
+            return False
+        above = set(d.frame.source.ancestors(d.event.stmt))
+        tests = (u.test for u in d.event.under if isinstance(u, cst.If) and u in above)
+        return any(self.is_own(test, d.frame, depth - 1) for test in tests)
+
+    def of_shard(self, node: cst.CSTNode) -> bool:
+        read = [o.loader for o in origins(self.facts.flow.values.get(node, ())) if isinstance(o, FromBatch)]
+        return any(isinstance(loader, Loader) and shared_out(loader) for loader in read)
+
+    def is_same(self, call: cst.Call) -> bool:
+        return any(_SAME.fullmatch(getattr(o, "name", "")) for o in self.facts.flow.values.get(call.func, ()))
+
+
+def _handed(call: cst.Call) -> set[str]:
+    """The names that are given to a call, and the object whose method it is."""
+    found = {n for a in call.args for n in read_names(a.value)}
+    if isinstance(call.func, cst.Attribute):
+        found |= read_names(call.func.value)
+    return {n for n in found if n not in ("dist", "torch", "self")}
+
+
+def own(facts: Facts) -> Own:
+    """The answers, shared by the rules."""
+    return facts.cached("own", Own)

@@ -1,0 +1,118 @@
+"""DDP217: layers that forward does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import SetArgument
+from ddpify.facts import Facts
+from ddpify.facts.contents import constants, modules
+from ddpify.facts.unused import left_out
+from ddpify.facts.values import Module, Wrapped
+from ddpify.rules._base import Bad, Finding, Good, Rule, Severity
+
+_KNOWN = ("find_unused_parameters", "static_graph")
+
+
+_HARD = Severity.ERROR
+
+
+class LayerLeftOut(Rule):
+    """A wrapped model has layers that some forwards, or all, leave out.
+
+    ## What it does
+    Finds layers that `__init__` makes and nothing reads, and layers that forward calls only under a random test or one
+    of its data, in models that are wrapped without `find_unused_parameters=True`, and wraps of models that are frozen.
+
+    ## Why is this bad?
+    DDP refuses to wrap a model of which nothing is trained, and waits for the gradients of all parameters of others:
+    the first step is made with gradients that were not averaged, and the second forward raises "Expected to have
+    finished reduction in the prior iteration".
+
+    ## Fix
+    Take the layer out, or wrap with `find_unused_parameters=True`.
+    """
+
+    code = "DDP217"
+    severity = Severity.WARNING
+    references = (
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+        "https://github.com/pytorch/pytorch/issues/43259",
+    )
+    good = (
+        Good("""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.first = nn.Linear(8, 8)
+                    self.last = nn.Linear(8, 1)
+                def forward(self, x):
+                    return self.last(self.first(x))
+            ddp = DDP(Net())
+            """),
+        Good("""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.last = nn.Linear(8, 1)
+                    self.spare = nn.Linear(8, 1)
+                def forward(self, x):
+                    return self.last(x)
+            ddp = DDP(Net(), find_unused_parameters=True)
+            """),
+    )
+    bad = (
+        Bad("""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.last = nn.Linear(8, 1)
+                    self.spare = nn.Linear(8, 1)
+                def forward(self, x):
+                    return self.last(x)
+            ddp = DDP(Net())
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                ddp(x).mean().backward()
+                optimizer.step()
+            """),
+    )
+
+    def check(self, facts: Facts) -> Iterator[Finding]:
+        if facts.converting:
+            return  # the wrap knows (DDP201)
+        seen: set[int] = set()
+        trained = set(facts.roles.trained)
+        for e in facts.flow.log.of("new"):
+            w, source = e.obj, e.frame.source
+            if not isinstance(w, Wrapped) or id(e.node) in seen or not facts.editable(source):
+                continue
+            given = {k: v for k, v in e.extra.items() if k in _KNOWN}
+            if any(constants(v) != [False] for v in given.values()) or _splat(e.node):
+                continue
+            inner = list(modules((w,)))
+            if inner and all(m.frozen for m in inner):
+                seen.add(id(e.node))
+                yield self.finding(
+                    source, e.node, "none of this model is trained: DDP refuses to wrap it", severity=_HARD
+                )
+                continue
+            held = [m for m in inner if m in trained]
+            name = next((n for m in held if (n := left_out(facts, m)) and not _is_frozen(m, n)), "")
+            if name:
+                seen.add(id(e.node))
+                call = e.node if isinstance(e.node, cst.Call) else None
+                edits = (SetArgument(source, call, _KNOWN[0], "True"),) if call is not None and given == {} else ()
+                message = f"forward leaves out `{name}` of the model that is wrapped here, at times or always"
+                yield self.finding(source, e.node, message, *edits, unsafe=True)
+
+
+def _splat(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and any(a.star for a in node.args)
+
+
+def _is_frozen(module: Module, name: str) -> bool:
+    held = modules(module.fields.get(name.rsplit(".", 1)[-1], ()))
+    return bool(held) and all(m.frozen for m in held)
