@@ -89,8 +89,9 @@ class LayerLeftOut(Rule):
             w, source = e.obj, e.frame.source
             if not isinstance(w, Wrapped) or id(e.node) in seen or not facts.editable(source):
                 continue
-            given = {k: v for k, v in e.extra.items() if k in _KNOWN}
-            if any(constants(v) != [False] for v in given.values()) or _splat(e.node):
+            call = e.node if isinstance(e.node, cst.Call) else None
+            given = [a for a in call.args if a.keyword is not None and a.keyword.value in _KNOWN] if call else []
+            if any(constants(facts.flow.values.get(a.value, ())) != [False] for a in given) or _splat(e.node):
                 continue
             inner = list(modules((w,)))
             if inner and all(m.frozen for m in inner):
@@ -103,8 +104,7 @@ class LayerLeftOut(Rule):
             name = next((n for m in held if (n := left_out(facts, m)) and not _is_frozen(m, n)), "")
             if name:
                 seen.add(id(e.node))
-                call = e.node if isinstance(e.node, cst.Call) else None
-                edits = (SetArgument(source, call, _KNOWN[0], "True"),) if call is not None and given == {} else ()
+                edits = (SetArgument(source, call, _KNOWN[0], "True"),) if call is not None and not given else ()
                 message = f"forward leaves out `{name}` of the model that is wrapped here, at times or always"
                 yield self.finding(source, e.node, message, *edits, unsafe=True)
 
