@@ -377,7 +377,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
             train(model, epoch)
         torch.save(net.state_dict(), "last.pt")
         """,
-        {"DDP217", "DDP401"},
+        {"DDP220", "DDP401"},
     ),
     "a penalty is backpropagated alone": (
         """
@@ -391,7 +391,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
                 penalty.backward()
                 optimizer.step()
         """,
-        {"DDP219"},
+        {"DDP221"},
     ),
     "the optimizer steps in a hook": (
         """
@@ -403,7 +403,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
             parameter.register_post_accumulate_grad_hook(step)
         train(model, 0)
         """,
-        {"DDP219"},
+        {"DDP221"},
     ),
     "L-BFGS goes by the loss of one rank": (
         """
@@ -629,7 +629,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         train(model, 0)
         """,
-        {"DDP217"},
+        {"DDP220"},
     ),
     # -- nothing is wrong ------------------------------------------------------------------------------------------
     "right as it is": ("for epoch in range(3):\n    train(model, epoch)", set()),
@@ -881,7 +881,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
 
 
 #: said of most scripts: how many samples a step takes, and that BatchNorm sees one rank's
-REMARKS = ("DDP218", "DDP311")
+REMARKS = ("DDP222", "DDP311")
 
 
 def found(code: str, *, remarks: bool = False) -> list[str]:
@@ -906,31 +906,31 @@ for epoch in range(3):
 """
 #: what is said by the way -> the rule
 SAID = {
-    "a batch of 8 per rank, BatchNorm in the model": (LOOP, {"DDP218", "DDP311"}),
+    "a batch of 8 per rank, BatchNorm in the model": (LOOP, {"DDP222", "DDP311"}),
     "the learning rate grows with the ranks": (
         f"optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * world)\n{LOOP}",
-        {"DDP218"},
+        {"DDP222"},
     ),
-    "a sum": (LOOP.replace("y.cuda())", 'y.cuda(), reduction="sum")'), {"DDP218", "DDP311", "DDP505"}),
+    "a sum": (LOOP.replace("y.cuda())", 'y.cuda(), reduction="sum")'), {"DDP222", "DDP311", "DDP505"}),
     "a sum, times the number of ranks": (
         LOOP.replace(
             "F.mse_loss(model(x.cuda()), y.cuda())", '(F.mse_loss(model(x.cuda()), y.cuda(), reduction="sum") * world)'
         ),
-        {"DDP218", "DDP311"},
+        {"DDP222", "DDP311"},
     ),
     "targets that are left out": (
         LOOP.replace(
             "F.mse_loss(model(x.cuda()), y.cuda())", "F.cross_entropy(model(x.cuda()), y.cuda(), ignore_index=-1)"
         ),
-        {"DDP218", "DDP311", "DDP510"},
+        {"DDP222", "DDP311", "DDP510"},
     ),
     "one seed, and noise": (
         "torch.manual_seed(0)\n" + LOOP.replace("model(x.cuda())", "model(x.cuda() + torch.randn(8, 8).cuda())"),
-        {"DDP218", "DDP306", "DDP311"},
+        {"DDP222", "DDP306", "DDP311"},
     ),
     "a seed per rank, and noise": (
         "torch.manual_seed(rank)\n" + LOOP.replace("model(x.cuda())", "model(x.cuda() + torch.randn(8, 8).cuda())"),
-        {"DDP218", "DDP311"},
+        {"DDP222", "DDP311"},
     ),
 }
 

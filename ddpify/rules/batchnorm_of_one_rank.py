@@ -1,39 +1,34 @@
-"""DDP218: BatchNorm that sees one rank's batch."""
+"""DDP222: BatchNorm that sees one rank's batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libcst as cst
-
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants, modules
 from ddpify.facts.layers import normalises
 from ddpify.facts.unreduced import shared_out
-from ddpify.facts.values import Wrapped
-from ddpify.rules._base import Bad, Finding, Good, Rule, Severity
+from ddpify.rules._base import Finding, Good, Rule, Severity
 
 #: with fewer samples than these the statistics of a batch are poor
 _FEW = 8
-_CONVERTS = "convert_sync_batchnorm"
 
 
 class BatchnormOfOneRank(Rule):
     """BatchNorm goes by the few samples of one rank.
 
     ## What it does
-    Finds wrapped models with BatchNorm that train on at most 8 samples per rank, and `convert_sync_batchnorm` behind
-    the wrap.
+    Finds wrapped models with BatchNorm that train on at most 8 samples per rank.
 
     ## Why is this bad?
     Each rank normalises by its own batch. Where a batch of 32 was split over four GPUs, BatchNorm now sees 8, and the
-    accuracy may fall. DDP asks for the conversion before the wrap.
+    accuracy may fall.
 
     ## Fix
     On GPUs: `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)` before the wrap.
     """
 
-    code = "DDP218"
+    code = "DDP222"
     severity = Severity.INFO
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",)
     good = (
@@ -42,28 +37,12 @@ class BatchnormOfOneRank(Rule):
             ddp = DDP(net)
             """),
     )
-    bad = (
-        Bad("""
-            ddp = DDP(nn.Sequential(nn.Linear(8, 1), nn.BatchNorm1d(1)))
-            ddp = nn.SyncBatchNorm.convert_sync_batchnorm(ddp)
-            """),
-    )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         if facts.converting:
             return
-        made = [(n, es) for n, es in facts.identifiers.items() if n.endswith(_CONVERTS)]
-        seen: set[int] = set()
-        for e in (e for _, es in made for e in es):
-            args = e.node.args if isinstance(e.node, cst.Call) else ()
-            held = facts.flow.values.get(args[0].value, ()) if args else ()
-            late = bool(held) and all(isinstance(o, Wrapped) for o in held)
-            if late and id(e.node) not in seen and facts.editable(e.frame.source):
-                seen.add(id(e.node))
-                message = "SyncBatchNorm comes behind the wrap: convert the model first"
-                yield self.finding(e.frame.source, e.node, message, severity=Severity.WARNING)
         size = self.few(facts)
-        if made or not size:
+        if not size or any(n.endswith("convert_sync_batchnorm") for n in facts.identifiers):
             return
         for w in facts.roles.wrapped:
             norms = any(normalises(m) and m in facts.roles.trained for m in modules((w,)))

@@ -1,4 +1,4 @@
-"""DDP219: gradients that are taken before DDP has averaged them."""
+"""DDP221: gradients that are taken before DDP has averaged them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GradientOfOneRank(Rule):
     to a penalty that stands alone.
     """
 
-    code = "DDP219"
+    code = "DDP221"
     severity = Severity.WARNING
     references = (
         "https://github.com/pytorch/pytorch/issues/47562",

@@ -1,4 +1,4 @@
-"""DDP217: layers that forward does not use."""
+"""DDP220: layers that forward does not use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LayerLeftOut(Rule):
     Take the layer out, or wrap with `find_unused_parameters=True`.
     """
 
-    code = "DDP217"
+    code = "DDP220"
     severity = Severity.WARNING
     references = (
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",

@@ -57,8 +57,8 @@ class SyncBatchnormBehindWrap(Rule):
             return
         for e in facts.external(_CONVERTS):
             given = [o for value in e.extra.values() for o in value]
-            if given and all(isinstance(o, Wrapped) for o in given) and e.frame.source is facts.source:
-                yield self.finding(facts.source, e.node, "SyncBatchNorm comes behind the DDP wrap of the same model")
+            if given and all(isinstance(o, Wrapped) for o in given) and facts.editable(e.frame.source):
+                yield self.finding(e.frame.source, e.node, "SyncBatchNorm comes behind the DDP wrap of the same model")
 
     def without(self, facts: Facts) -> Iterator[Finding]:
         """What `--sync-bn` leaves as it is, and why."""
