@@ -222,6 +222,17 @@ class Rewriter(Changes):
         self.gone.append((first, last))
         self.change(first, last, "")
 
+    def alone(self, stmt: cst.CSTNode) -> bool:
+        """Whether nothing else of its block stays; of several statements that go, the first gives way to `pass`."""
+        block = self.source.parents.get(self.line_owner(stmt))
+        if isinstance(block, cst.Module) or not all(self.goes(s) for s in getattr(block, "body", ())):
+            return super().alone(stmt)
+        return isinstance(block, cst.IndentedBlock) and block.body[0] is self.line_owner(stmt)
+
+    def goes(self, line: cst.CSTNode) -> bool:
+        small = line.body if isinstance(line, cst.SimpleStatementLine) else [line]
+        return all(s in self.deleted for s in small)
+
     def first_gone(self, stmt: cst.CSTNode, comments: bool) -> int:
         """Where a statement that goes begins: with its line, or with the comments above it."""
         start = self.start(stmt)

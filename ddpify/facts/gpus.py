@@ -1,4 +1,4 @@
-"""A file in, batch sizes that grow with the number of GPUs out."""
+"""A file in, batch sizes and numbers of workers that grow with the number of GPUs out."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 
-def multiplied_batches(facts: Facts, source: Source) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression | None]]:
+#: argument of DataLoader -> its place
+_PLACES = {"batch_size": 1, "num_workers": 5}
+
+
+def multiplied(facts: Facts, source: Source, argument: str) -> Iterator[tuple[cst.CSTNode, cst.BaseExpression | None]]:
     """`8 * n_gpu` and its other factor, or `args.batch_size *= n_gpu` (no other factor), where a DataLoader gets it."""
-    sizes = _batch_sizes(facts)
+    sizes = _given(facts, argument)
     texts = {s.code(n) for s, n in sizes}
     for node in walk(source.module):
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
@@ -37,14 +41,16 @@ def multiplied_batches(facts: Facts, source: Source) -> Iterator[tuple[cst.CSTNo
             yield node, None
 
 
-def _batch_sizes(facts: Facts) -> list[tuple[Source, cst.BaseExpression]]:
-    """The expressions that DataLoaders are given as batch_size."""
+def _given(facts: Facts, argument: str) -> list[tuple[Source, cst.BaseExpression]]:
+    """The expressions that DataLoaders are given as an argument; `int(n)` stands for `n`, too."""
     found = []
     for e in facts.flow.log.of("loader"):
         call = e.obj.call if isinstance(e.obj, Loader) else None
         for at, arg in enumerate(call.args if call is not None else ()):
-            if arg.keyword.value == "batch_size" if arg.keyword is not None else at == 1:
+            if arg.keyword.value == argument if arg.keyword is not None else at == _PLACES[argument]:
                 found.append((e.frame.source, arg.value))
+                if isinstance(arg.value, cst.Call) and len(arg.value.args) == 1:
+                    found.append((e.frame.source, arg.value.args[0].value))
     return found
 
 

@@ -11,7 +11,7 @@ from ddpify.edits import AddHelper, AddImport, Delete, Edit, Hoist, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
-from ddpify.facts.gpus import multiplied_batches
+from ddpify.facts.gpus import multiplied
 from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Module, Thing, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -22,6 +22,11 @@ _NAMES = frozenset(
 )
 
 
+#: argument of DataLoader, what the report calls it, why it is taken apart
+_SIZES = (
+    ("batch_size", "the batch size", "each process loads the batch of its own GPU"),
+    ("num_workers", "the number of workers", "each process has workers of its own"),
+)
 _PUBLISHED = re.compile(r"\.(load_url|load_state_dict_from_url|get_state_dict)$")
 
 
@@ -168,7 +173,7 @@ class DataparallelRemnant(Rule):
                     AddImport(source, "DDP"),
                     reason="what stands around the model now is DDP",
                 )
-        yield from self.batches(facts, source)
+        yield from self.sizes(facts, source)
         yield from self.loads(facts, source)
 
     def insists(self, facts: Facts, source: Source, node: cst.CSTNode) -> Iterator[Finding]:
@@ -184,19 +189,28 @@ class DataparallelRemnant(Rule):
                 left="take the call out, or make it do the same for DDP",
             )
 
-    def batches(self, facts: Facts, source: Source) -> Iterator[Finding]:
-        """`batch_size=8 * n_gpu`, which nn.DataParallel dealt out to the GPUs."""
-        if facts.global_batch == "keep":
-            return  # that is the batch of all GPUs, which is divided by the number of processes
-        for node, size in multiplied_batches(facts, source):
-            edit = Delete(source, node) if size is None else Replace(source, node, source.code(size))
-            yield self.finding(
-                source,
-                node,
-                "the batch size is multiplied by the number of GPUs, and is per process now",
-                edit,
-                reason="each process loads the batch of its own GPU",
-            )
+    def sizes(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        """`batch_size=8 * n_gpu, num_workers=2 * n_gpu`, which nn.DataParallel dealt out to the GPUs."""
+        for argument, what, why in _SIZES:
+            if argument == "batch_size" and facts.global_batch == "keep":
+                continue  # that is the batch of all GPUs, which is divided by the number of processes
+            for node, size in multiplied(facts, source, argument):
+                yield self.finding(
+                    source,
+                    node,
+                    f"{what} is multiplied by the number of GPUs, and is per process now",
+                    self.divided(source, node, size),
+                    reason=why,
+                )
+
+    def divided(self, source: Source, node: cst.CSTNode, size: cst.BaseExpression | None) -> Edit:
+        """Without the number of GPUs; `args.workers = args.workers * n_gpu` goes."""
+        if size is None:
+            return Delete(source, node)
+        stmt = source.parents.get(node)
+        if isinstance(stmt, cst.Assign) and [source.code(t.target) for t in stmt.targets] == [source.code(size)]:
+            return Delete(source, stmt)
+        return Replace(source, node, source.code(size))
 
     def published(self, facts: Facts, load: cst.Call) -> bool:
         """`load_state_dict(load_url(...))`: weights that a library gives out, not the old script's."""

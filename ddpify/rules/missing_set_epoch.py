@@ -12,11 +12,14 @@ from ddpify.facts.contents import constants
 from ddpify.facts.counting import counter, counts, first_statement
 from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loaders_in, loop_name
+from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import FromBatch, Loader, Sampler
+from ddpify.facts.values import Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._passes import one_by_one
 from ddpify.source import Source, walk
+
+_PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
 
 
 class MissingSetEpoch(Rule):
@@ -300,47 +303,12 @@ class MissingSetEpoch(Rule):
 
     def steps(self, facts: Facts) -> Iterator[Finding]:
         """Batches that are not read by a loop over the loader (`next(it)`): passes that cannot be counted here."""
-        looped = {e.loader for e in facts.roles.epoch_loops}
-        placed: set[int] = set()
-        for loader in facts.roles.training_loaders:
-            known = loader_facts(facts, loader)
-            if loader in looped or known is None or known.shuffles is False or known.problem:
-                continue
-            if any(
-                isinstance(o, FromBatch) and o.loader is loader
-                for e in facts.roles.backwards
-                for o in getattr(e.value[0], "origins", ())
-            ):
-                found = False
-                for handed in facts.flow.handed:
-                    # def cycle(loader): while True: for batch in loader: yield batch
-                    source, name = handed.frame.source, expression_for(loader, handed.frame, facts.flow)
-                    reads = loader in loaders_in(handed.iterates) and facts.editable(source) and name is not None
-                    if reads and name is not None and id(handed.node) not in placed:
-                        placed.add(id(handed.node))
-                        yield self.passes(facts, source, statement_of(source, handed.node), loader, name)
-                    found = found or reads
-                if found:
-                    continue
-                calls = facts.flow.log.of("external")
-                for e in calls:
-                    if e.name != "builtins.iter" or loader not in e.value or not facts.editable(e.frame.source):
-                        continue
-                    name = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(
-                        loader, e.frame, facts.flow
-                    )
-                    if name is not None and id(e.node) not in placed:
-                        placed.add(id(e.node))
-                        yield self.passes(facts, e.frame.source, statement_of(e.frame.source, e.node), loader, name)
-                    found = found or name is not None
-                if found or any(e.name == "itertools.cycle" and loader in e.value for e in calls):
-                    continue  # itertools.cycle keeps the batches of its one pass
-                yield self.finding(
-                    known.source,
-                    known.call,
-                    "batches of this loader are taken one by one, so the passes over it could not be found",
-                    left="call loader.sampler.set_epoch(n) with a growing n at the start of each pass",
-                )
+        for found in one_by_one(facts, lambda loader: self.shuffles(facts, loader)):
+            if found.name:
+                place = statement_of(found.source, found.node)
+                yield self.passes(facts, found.source, place, found.loader, found.name)
+            else:
+                yield self.finding(found.source, found.node, found.problem, left=_PASS)
 
 
 def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:

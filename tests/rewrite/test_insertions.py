@@ -323,3 +323,7 @@ def test_what_stands_behind_a_block_whose_last_line_goes() -> None:
         fit(net)
         """,
     )
+
+
+def test_delete_all_statements_of_a_block() -> None:
+    check("if a:\n    b = 1\n    c = 2\nd = 3\n", lambda s: [s.delete("b"), s.delete("c")], "if a:\n    pass\nd = 3\n")

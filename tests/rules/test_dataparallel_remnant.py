@@ -86,3 +86,22 @@ def test_the_module_of_either(saved: str, gives: str) -> None:
     result = edited(text, "DDP201", "DDP202", "DDP203", CODE)
     assert "    model.cuda()\nmodel = DDP(model, " in result.text
     assert f"torch.save({gives}, 'net.pt')" in result.text
+
+
+def test_what_is_multiplied_by_the_number_of_gpus() -> None:
+    start = """
+    class Options:
+        pass
+
+    opt = Options()
+    opt.size = 2
+    opt.workers = 1
+    count = torch.cuda.device_count()
+    if count > 1:
+        opt.size = opt.size * count
+        opt.workers = opt.workers * count
+    points = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=opt.size, num_workers=int(opt.workers))
+    model = nn.DataParallel(model)
+    """
+    text = script(before=start).replace("for (x,) in loader:\n        loss", "for (x,) in points:\n        loss")
+    assert "if count > 1:\n    pass\npoints = DataLoader(" in edited(text, CODE).text

@@ -105,3 +105,49 @@ def test_loaders_of_two_branches_get_one_line() -> None:
     assert result.text.count("set_epoch") == 1
     assert result.has("self.batches.sampler.set_epoch(epoch)\nfor (x,) in self.batches:")
     assert not result.left
+
+
+SEVERAL = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loaders, passes = [], []
+for size in (2, 4):
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=size, shuffle=True)
+    loaders.append(loader)
+    passes.append(iter(loader))
+
+
+def draw():
+    parts = []
+    for i, one in enumerate(passes):
+        try:
+            (x,) = next(one)
+        except StopIteration:
+            passes[i] = iter({again})
+            (x,) = next(passes[i])
+        parts.append(x)
+    return torch.cat(parts)
+
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    loss = model(draw()).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_each_pass_over_several_loaders_has_another_order() -> None:
+    result = edited(SEVERAL.format(again="loaders[i]"), CODE)
+    assert not result.left
+    assert result.has("loader.sampler.set_epoch(loader.sampler.epoch + 1)\npasses.append(iter(loader))")
+    assert result.has("loaders[i].sampler.set_epoch(loaders[i].sampler.epoch + 1)\npasses[i] = iter(loaders[i])")
+
+
+def test_a_pass_whose_loader_has_no_name_is_left() -> None:
+    (message,) = edited(SEVERAL.format(again="list(loaders)[i]"), CODE).left
+    assert "another pass over the loader begins here" in message
