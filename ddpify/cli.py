@@ -12,15 +12,15 @@ import click
 
 from ddpify import __version__
 from ddpify.errors import DdpifyError
-from ddpify.group import ScriptOrCommand, debug, is_debug, say
-from ddpify.watch import Launch, compare_options, html_option, launch_options, render, taken, write_page
+from ddpify.group import DONE, LEFT, ScriptOrCommand, debug, is_debug, say
+from ddpify.running import bench, verify
+from ddpify.watch import Launch, html_option, launch_options, print_json, render, taken, write_page
 
 if TYPE_CHECKING:
     from ddpify.convert import Conversion
     from ddpify.report import Report
     from ddpify.source import Source
 
-DONE, LEFT = 0, 1
 _format = click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", help="How to report (text)."
 )
@@ -48,6 +48,7 @@ def cli() -> None:
     ddpify train.py --diff                  see what would change
     ddpify train.py -o train_ddp.py         convert
     ddpify verify train_ddp.py -- ARGS      run it on 2 ranks and check it
+    ddpify bench train_ddp.py -- ARGS       time it on 1 and 2 ranks
 
     `ddpify SCRIPT` is short for `ddpify convert SCRIPT`. Exit codes: 0 done, 1 something is left for you, 2 cannot.
     """
@@ -111,7 +112,7 @@ def convert(ctx: click.Context, /, script: Path, global_batch: str, form: str, *
         write_page(wish.html, verified, report)
     if form == "json":
         code = {} if wish.quiet or wish.diff else {"code": conversion.text}
-        _print_json({**report.to_json(), **code, "verified": None if verified is None else verified.to_json()})
+        print_json({**report.to_json(), **code, "verified": None if verified is None else verified.to_json()})
     elif verified is not None:
         render(verified, err=True)
     unfinished = conversion.left or (wish.check and report.changed) or (verified is not None and not verified.ok)
@@ -220,40 +221,8 @@ def _emit(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _print_json(data: object) -> None:
-    import json
-
-    click.echo(json.dumps(data, indent=2))
-
-
-@cli.command()
-@click.argument("script", type=_path, metavar="OUT")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@compare_options
-@launch_options
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json", "junit"]), default="text", help="How to report (text)."
-)
-@html_option
-@debug
-@click.pass_context
-def verify(
-    ctx: click.Context, /, script: Path, args: tuple[str, ...], form: str, html: Path | None, **asked: Any
-) -> None:
-    """Run OUT under torchrun and check it.
-
-    The report says of each property of `ddpify explain contract` whether it held. This executes the script; its own
-    arguments come behind `--`. Without enough GPUs the ranks run on the CPU.
-    """
-    compare = {name: asked.pop(name) for name in ("original", "dropout", "batch_norm")}
-    report = Launch(**asked).verify(script, args, **compare)
-    if html is not None:
-        write_page(html, report)
-    if form == "json":
-        _print_json(report.to_json())
-    else:
-        render(report, err=False, junit=form == "junit")
-    ctx.exit(DONE if report.ok else LEFT)
+cli.add_command(verify)
+cli.add_command(bench)
 
 
 def _codes(name: str, said: str) -> Callable[[Any], Any]:

@@ -11,7 +11,7 @@ import click
 
 from ddpify.errors import DdpifyError
 
-CANNOT, INTERRUPTED = 2, 130
+DONE, LEFT, CANNOT, INTERRUPTED = 0, 1, 2, 130
 DEBUG = "ddpify.debug"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -124,6 +124,13 @@ def render(report: VerifyReport, *, err: bool, junit: bool = False) -> None:
     report.render(Console(stderr=err, highlight=False))
 
 
+def print_json(data: object) -> None:
+    """To standard output."""
+    import json
+
+    click.echo(json.dumps(data, indent=2))
+
+
 def write_page(path: Path, verified: VerifyReport, report: Report | None = None) -> None:
     """Write what the ranks showed, and where there was a conversion both texts, to an HTML page."""
     from ddpify.page import page

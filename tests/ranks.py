@@ -55,6 +55,7 @@ class Job:
     timeout: float | None = None  # that of the batch
     synthetic: bool = False
     fault: str = ""  # of --stress
+    timed: int | None = None  # steps that warm up, of a run that is timed
 
 
 @dataclass(frozen=True)
@@ -218,6 +219,7 @@ def _be_rank(job: dict[str, Any], rank: int, port: int, folder: Path, deadline: 
         synthetic=job["synthetic"],
         together=wish,
         fault=job["fault"],
+        timed=job["timed"],
     )
     code: int = ours.run(Path(job["script"]), job["args"], settings)
     if recorder is not None:

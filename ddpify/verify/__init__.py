@@ -20,6 +20,14 @@ _SHORT, _FEW = 12, 2  # steps, and batches of each pass, of the run with pretend
 __all__ = ["Equivalence", "Result", "Status", "Still", "VerifyReport", "verify"]
 
 
+def needed(script: Path) -> None:
+    """What running a script takes: torch, and the script."""
+    if importlib.util.find_spec("torch") is None:
+        raise DdpifyError('this runs the script, and torch is not installed here: pip install "ddpify[verify]"')
+    if not script.is_file():
+        raise DdpifyError(f"{script}: there is no such file to run")
+
+
 def verify(
     script: Path,
     *,
@@ -47,10 +55,7 @@ def verify(
     With `original`, the single-process script that it was made from, both are also run on the same samples, in copies
     of the working folder, and held against each other; `still` says what is left as it is then.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise DdpifyError('verify runs the script, and torch is not installed here: pip install "ddpify[verify]"')
-    if not script.is_file():
-        raise DdpifyError(f"{script}: there is no such file to run")
+    needed(script)
     if min(nproc, nnodes, timeout, *(n for n in (max_steps, max_batches) if n is not None)) <= 0:
         raise DdpifyError("the numbers of ranks, machines, steps and batches and the timeout must be positive")
     if original is not None and not original.is_file():

@@ -21,6 +21,7 @@ from .trace import RankTrace, Trace, read_rank
 
 PROCESSES = Path(__file__).parent / "processes"
 _ALONE_ON_CPU = {"DDPIFY_VERIFY_CPU": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+_STEPS = (b'{"kind": "step"', b'{"kind": "timed"')
 Progress = Callable[[str], None]
 
 
@@ -38,6 +39,7 @@ class Launch:
     pretend: bool = False  # GPUs
     synthetic: bool = False  # made-up data where the real one is not here
     fault: str = ""  # of --stress
+    timed: int | None = None  # steps that warm up, of a run that is timed and not watched
     #: more of the environment, and another working folder
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
@@ -56,6 +58,7 @@ class Launch:
             "PRETEND": "1" if self.pretend else "",
             "SYNTHETIC": "1" if self.synthetic else "",
             "FAULT": self.fault,
+            "TIMED": "" if self.timed is None else self.timed,
             "PACKAGE": _package(self.script),
         }
         return {f"DDPIFY_VERIFY_{name}": str(value) for name, value in told.items()}
@@ -124,7 +127,7 @@ class _Follow:
                 new = file.read()
             whole = new[: new.rfind(b"\n") + 1]
             self._read[path] = self._read.get(path, 0) + len(whole)
-            self._steps[path] = self._steps.get(path, 0) + whole.count(b'{"kind": "step"')
+            self._steps[path] = self._steps.get(path, 0) + sum(map(whole.count, _STEPS))
         if not self._steps:
             return f"starting, {seconds:.1f} s"
         slowest = min(self._steps, key=lambda path: (self._steps[path], path.name))

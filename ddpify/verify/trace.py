@@ -181,7 +181,7 @@ E = TypeVar("E", bound=Event)
 
 @functools.cache
 def _kinds() -> dict[str, type[Event]]:
-    for module in (".observed", ".equivalence.events"):  # those that single checks, and the comparison, ask for
+    for module in (".observed", ".equivalence.events", ".bench.events"):  # those that not everybody asks for
         importlib.import_module(module, __package__)
     return {cls.kind: cls for cls in Event.__subclasses__()}
 

@@ -43,15 +43,15 @@ def _drawn(before: dict[str, str]) -> list[str]:
     return [name for name, state in before.items() if after.get(name) != state]
 
 
-def _tensors(value: Any, depth: int = 0) -> Iterator[Any]:
+def tensors(value: Any, depth: int = 0) -> Iterator[Any]:
     if torch.is_tensor(value):
         yield value
     elif depth < 3 and isinstance(value, dict):
         for held in value.values():
-            yield from _tensors(held, depth + 1)
+            yield from tensors(held, depth + 1)
     elif depth < 3 and isinstance(value, (list, tuple)):
         for held in value:
-            yield from _tensors(held, depth + 1)
+            yield from tensors(held, depth + 1)
 
 
 class Chance:
@@ -76,7 +76,7 @@ class Chance:
             if count >= MOST:
                 return real(wrapper, *args, **kwargs)
             object.__setattr__(wrapper, _COUNT, (number, count + 1))
-            given = list(_tensors((args, kwargs)))
+            given = list(tensors((args, kwargs)))
             inputs = self._checksum(given) if given else None
             before, at = states(), self._log.where()
             try:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .log import Log, patch
 
 MOST = 5_000  # events of a rank; the same number on all of them
-_OPERATIONS = [
+OPERATIONS = [
     "all_gather",
     "all_gather_into_tensor",
     "all_gather_object",
@@ -49,7 +49,7 @@ class Collectives:
 
     def watch(self) -> None:
         """Patch torch.distributed, and the buffers that a wrapper's forward broadcasts."""
-        for name in _OPERATIONS:
+        for name in OPERATIONS:
             for owner in (dist, distributed_c10d):
                 patch(owner, name, functools.partial(self._noting, name))
         patch(DistributedDataParallel, "_sync_buffers", self._buffers)

@@ -22,17 +22,20 @@ from typing import NoReturn
 import torch
 
 from . import datasets, reload
+from .addresses import short_addresses
 from .chance import Chance
 from .collectives import Collectives
 from .devices import use_cpu
 from .files import Files
 from .lifetime import die_with_parent
+from .links import watch_links
 from .loading import Loading
 from .log import Log, is_user_file, patch
 from .output import Output, capture
 from .pretend import pretend
 from .standins import Standins
 from .stress import inject
+from .timing import Timing
 from .together import Together, Wish
 from .training import StepLimit, Training, checksum, device_index
 
@@ -56,6 +59,8 @@ class Settings:
     max_batches: int | None = None  # of each pass over a loader
     synthetic: bool = False  # made-up data where the real one is not here
     fault: str = ""  # of --stress
+    #: steps that warm up, of a run that is timed; None: it is watched
+    timed: int | None = None
 
 
 class Observer:
@@ -71,13 +76,14 @@ class Observer:
         left = settings.deadline - time.time()
         faulthandler.dump_traceback_later(max(left, 0.1), file=self._stand)
         self._loading = Loading(self.log, settings.max_batches)
+        self._timing = Timing(self.log, settings.timed) if settings.timed is not None else None
         self._together = Together(self.log, settings.together) if settings.together is not None else None
         self._training = Training(
             self.log,
             cpu=settings.cpu,
             timeout=max(left, 1.0) + _AFTER_DEADLINE,
             max_steps=settings.max_steps,
-            on_step=self._on_step,
+            on_step=self._on_step if self._timing is None else None,
         )
         self._files = Files(self.log, lambda: self._training.wrapped)
         self._script, self._ended, self._load = script, False, torch.load
@@ -92,7 +98,12 @@ class Observer:
             Standins(self.log).watch()
         if self._settings.fault:
             inject(self._settings.fault)  # first: what is watched is what came of it
+        if self._timing is not None:
+            watch_links()
+            self._timing.watch()  # before whatever ends the run at a step
         self._training.watch()
+        if self._timing is not None:
+            return
         self._loading.watch()
         Collectives(self.log).watch()
         Chance(self.log, checksum, lambda: self._loading.starting).watch()
@@ -142,7 +153,9 @@ class Observer:
     def end(self, status: str, error: BaseException | None = None) -> None:
         """Write down how the script ended."""
         self._ended = True
-        if status in ("ok", "cut"):
+        if self._timing is not None:
+            self._timing.finish()
+        elif status in ("ok", "cut"):
             self._loading.finish()
             self._training.finish()
             if self._together is not None:
@@ -224,7 +237,9 @@ def _outcome(script: Path, package: str, observer: Observer) -> tuple[str, int]:
 def main(argv: list[str]) -> None:
     """One rank under torchrun."""
     die_with_parent()
+    short_addresses()
     limit, batches = (os.environ.pop(f"DDPIFY_VERIFY_MAX_{what}", "") for what in ("STEPS", "BATCHES"))
+    timed = os.environ.pop("DDPIFY_VERIFY_TIMED", "")
     os.environ.pop("DDPIFY_VERIFY_NNODES", None)
     settings = Settings(
         folder=Path(argv[0]),
@@ -237,5 +252,6 @@ def main(argv: list[str]) -> None:
         max_batches=int(batches) if batches else None,
         synthetic=bool(os.environ.pop("DDPIFY_VERIFY_SYNTHETIC", "")),
         fault=os.environ.pop("DDPIFY_VERIFY_FAULT", ""),
+        timed=int(timed) if timed else None,
     )
     raise SystemExit(run(Path(argv[1]), argv[2:], settings))

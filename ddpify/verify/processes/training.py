@@ -51,10 +51,10 @@ class Training:
     """What is wrapped and which steps were made in this process."""
 
     def __init__(
-        self, log: Log, *, cpu: bool, timeout: float, max_steps: int | None, on_step: Callable[[], None]
+        self, log: Log, *, cpu: bool, timeout: float, max_steps: int | None, on_step: Callable[[], None] | None
     ) -> None:
         self._log, self._cpu, self._timeout, self._max_steps = log, cpu, timeout, max_steps
-        self._on_step = on_step
+        self._on_step = on_step  # None: steps are counted, nothing more
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._wrapped: list[weakref.ref[Any]] = []
         self.steps = self.backwards = 0
@@ -168,7 +168,13 @@ class Training:
         if os.getpid() != self._log.owner:
             return
         self.steps += 1
-        self._on_step()
+        if self._on_step is not None:
+            self._on_step()
+            self._tell(optimizer)
+        if self._max_steps is not None and self.steps >= self._max_steps:
+            raise StepLimit
+
+    def _tell(self, optimizer: Any) -> None:
         number = self._optimizers.setdefault(optimizer, len(self._optimizers))
         seconds = round(time.time() - self._log.begun, 3)
         fields: dict[str, object] = {"number": self.steps, "optimizer": number, "backwards": self.backwards}
@@ -182,8 +188,6 @@ class Training:
             fields["loss"] = self.loss
         fields["rates"] = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
         self._log.note("step", **fields, seconds=seconds, at=self._log.where())
-        if self._max_steps is not None and self.steps >= self._max_steps:
-            raise StepLimit
 
     def finish(self) -> None:
         """The parameters as they are in the end, also those that changed after the last step."""
