@@ -253,8 +253,8 @@ def _evaluation(run: Run, first: Run) -> Iterator[Advice]:
         "evaluation",
         run.evaluated,
         "evaluate less often",
-        f"every rank evaluates all {mine:,} samples, as one process does, and that was {_percent(run.evaluated)} of what "
-        "was measured: evaluate less often, or deal the samples out (`ddpify explain contract`, section 3)",
+        f"every rank evaluates all {mine:,} samples, as one process does, and that was {_percent(run.evaluated)} of "
+        "what was measured: evaluate less often, or deal the samples out (`ddpify explain contract`, section 3)",
     )
 
 
@@ -281,8 +281,8 @@ def _compute(run: Run, first: Run, machine: Machine) -> Advice:
         return Advice("cores", share, "fewer ranks", text)
     if run is not first and run.batch < 0.75 * first.batch and mine > 1.2 * alone:
         text = (
-            f"{head}, and a sample costs {mine / alone:.1f} times what it costs on {first.world}: {_samples(run.batch)} "
-            "a step are too few for a device. Use a larger batch_size"
+            f"{head}, and a sample costs {mine / alone:.1f} times what it costs on {first.world}: "
+            f"{_samples(run.batch)} a step are too few for a device. Use a larger batch_size"
         )
         return Advice("small batches", share, "batch size", text)
     if run is not first and mine > 1.3 * alone:

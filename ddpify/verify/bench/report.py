@@ -59,8 +59,8 @@ class BenchReport:
         cores, most = self.machine.cores, max(run.world for run in self.runs)
         if not self.machine.gpu:
             yield (
-                "run on the CPU with gloo: there are not enough GPUs. What a GPU needs to compute, and nccl to exchange, "
-                "is not known from this; what a batch needs to be loaded is."
+                "run on the CPU with gloo: there are not enough GPUs. What a GPU needs to compute, and nccl to "
+                "exchange, is not known from this; what a batch needs to be loaded is."
             )
         if cores < most and not self.machine.gpu:
             yield (
@@ -69,11 +69,12 @@ class BenchReport:
             )
         for run in self.measured:
             if len(run.steps) < _FEW:
-                yield f"{count(run.world, 'rank')}: {count(len(run.steps), 'step')} after those that warm up are little to go by."
+                few = f"{count(len(run.steps), 'step')} after those that warm up"
+                yield f"{count(run.world, 'rank')}: {few} are little to go by."
             if run.world > 1 and not run.exchange_known:
                 yield f"{run.world} ranks: this torch did not tell how long gradients travelled; it counts as compute."
         if self.standins:
-            yield f"made-up data stood in for {', '.join(self.standins)}: what loading costs is that of the made-up data."
+            yield f"made-up data stood in for {', '.join(self.standins)}: loading costs what it costs for that."
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""

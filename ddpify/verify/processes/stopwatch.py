@@ -17,6 +17,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -111,7 +112,7 @@ class Stopwatch:
             if not isinstance(marks[-1][1], float):
                 marks[-1][1].synchronize()
             found = dict.fromkeys(PHASES, 0.0)
-            for (phase, begun), (_, ended) in zip(marks, marks[1:], strict=False):
+            for (phase, begun), (_, ended) in pairwise(marks):
                 found[phase] += _seconds(begun, ended)
             return {phase: round(value, 6) for phase, value in found.items()}
 

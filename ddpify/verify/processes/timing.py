@@ -1,4 +1,4 @@
-"""Loaders, wrappers, backwards and optimizers of one rank -> where its time goes, by step, and what could be set otherwise.
+"""Loaders, wrappers, backwards and optimizers of one rank -> where its time goes, and what could be set otherwise.
 
 In the place of everything that `verify` watches: nothing is hashed, nothing is written down but numbers.
 """
