@@ -87,11 +87,15 @@ class InsertBefore:
 
 @dataclass(frozen=True)
 class InsertAfter:
-    """Write statements (a line each) behind a statement."""
+    """Write statements (a line each) behind a statement.
+
+    `last`: behind whatever else is inserted there.
+    """
 
     source: Source
     node: cst.CSTNode
     lines: tuple[str, ...]
+    last: bool = False
 
 
 @dataclass(frozen=True)

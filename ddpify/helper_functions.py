@@ -173,6 +173,13 @@ def <sync_buffers>(model):
     for buffer in model.buffers():
         <dist>.broadcast(buffer, src=0)
 ''',
+    "average_buffers": '''
+def <average_buffers>(model):
+    """Average a model's buffers (BatchNorm statistics, each of a process's own batches) over all processes."""
+    for buffer in (b for b in model.buffers() if b.is_floating_point()):
+        <dist>.all_reduce(buffer)
+        buffer /= <dist>.get_world_size()
+''',
     "rows_of_all": '''
 def <rows_of_all>(tensor):
     """The rows that all processes computed, in the order of the whole tensor (without their gradients)."""

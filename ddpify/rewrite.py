@@ -169,7 +169,8 @@ class Rewriter(Changes):
         at = self.end(stmt)
         indent = self.indent_of(stmt) + self.unit_of(stmt) * self.depth_of(stmt)
         text = "".join(self.nl + (indent if line else "") + self.inserted(line, indent) for line in edit.lines)
-        self.change(at, at, text, 300 - len(indent))  # at the end of several blocks the innermost comes first
+        order = 600 - 2 * len(indent) + edit.last
+        self.change(at, at, text, order)  # at the end of several blocks the innermost comes first
 
     def in_place(self, edit: InsertBefore | InsertAfter) -> bool:
         """Write in the place of a statement that goes: `if device_count() > 1: model = DataParallel(model)`."""

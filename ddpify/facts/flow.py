@@ -1,8 +1,8 @@
 """Project in, value flow out: the script is run abstractly, statement by statement, calls followed.
 
 Each class of the evaluator knows one kind of thing and extends the one before it: State, Fields, Attributes, Iterating,
-Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Instances, Commands, Importing,
-Paths, and here Flow.
+Containers and Operators, Expressions, Methods, Builtins, Networks, Library, Calls, Instances, Commands, Signals,
+Importing, Paths, and here Flow.
 """
 
 from __future__ import annotations

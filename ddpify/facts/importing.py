@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.commands import Commands
 from ddpify.facts.frames import Entry, Frame, Scope
+from ddpify.facts.signals import Signals
 from ddpify.facts.values import UNKNOWN, Const, Data, Ext, Mod, Value
 from ddpify.source import Source, dotted
 
 
-class Importing(Commands):
+class Importing(Signals):
     """Modules: found as Python would, run once."""
 
     def module_frame(self, source: Source, name: str) -> Frame:

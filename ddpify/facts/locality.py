@@ -11,6 +11,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
+from ddpify.facts.signals import comes_by_signal
 from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader
 from ddpify.source import children
 
@@ -54,6 +55,10 @@ class Locality:
                 return True
         if not self.may_be(node):
             return False
+        if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)) and comes_by_signal(
+            self.facts.flow.values.get(node, ())
+        ):
+            return True
         if isinstance(node, cst.Name):
             return any(self.bound_locally(e, frame, depth) for e in self.binds.get((id(frame), node.value), ()))
         if isinstance(node, cst.Call):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.changes import wrapped_again
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.outside import holding
@@ -33,6 +34,8 @@ class Move:
     call: cst.Call
     states: tuple[cst.Call, ...] = ()
     gone: tuple[cst.CSTNode, ...] = ()
+    #: the statement that moves the model back, before it trains again
+    back: cst.CSTNode | None = None
 
     @property
     def source(self) -> Source:
@@ -50,8 +53,11 @@ def find_moves(facts: Facts) -> list[Move]:
     for e in log.of("method"):
         if id(e.node) in found or not isinstance(e.node, cst.Call) or not _moves(e):
             continue
-        if any(_is_of(e, t, made) and (t.seq > e.seq or _loops(t) & _loops(e)) for t in trains):
-            found[id(e.node)] = _with_states(facts, e, e.node)
+        later = [t for t in trains if _is_of(e, t, made) and (t.seq > e.seq or _loops(t) & _loops(e))]
+        held = next((t.obj for t in later if isinstance(t.obj, Wrapped)), None)
+        if held is not None and not wrapped_again(facts, e, held, later):
+            move = _with_states(facts, e, e.node)
+            found[id(e.node)] = move if move.states else replace(move, back=_way_back(facts, e, later))
     return list(found.values())
 
 
@@ -106,6 +112,20 @@ def _with_states(facts: Facts, e: Event, call: cst.Call) -> Move:
                 gone += [later] if not isinstance(back.func.value, cst.Call) and back.func.attr.value in names else []
             break
     return Move(e, call, tuple(dict.fromkeys(states)), tuple(gone))
+
+
+def _way_back(facts: Facts, e: Event, trains: list[Event]) -> cst.CSTNode | None:
+    """`model.to(device)`, in the block of a move to the CPU and before the model trains there."""
+    source = e.frame.source
+    stmt = holding(source, e.node) if isinstance(e.node, cst.Call) else None
+    for later in following(source, stmt) if e.name in ("cpu", "to") and stmt is not None else ():
+        inside = set(walk(later))
+        if any(t.node in inside for t in trains):
+            return None
+        done = [o for o in facts.after.log.of("method") if o.node in inside and o.obj is not None and _kin(o, e)]
+        if any(o.name == "cuda" or (o.name == "to" and not _moves(o)) for o in done):
+            return later if isinstance(later, (cst.Expr, cst.Assign)) else None
+    return None
 
 
 def _kin(one: Event, other: Event) -> bool:

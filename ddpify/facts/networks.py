@@ -9,7 +9,21 @@ from ddpify.facts.contents import constants, data_of, detached, join, modules, o
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
-from ddpify.facts.values import UNKNOWN, Const, Data, Dict, FromForward, Func, Module, Origin, Seq, Site, Value, Wrapped
+from ddpify.facts.values import (
+    UNKNOWN,
+    Const,
+    Data,
+    Dict,
+    FromForward,
+    Func,
+    Module,
+    Origin,
+    Seq,
+    Site,
+    Thing,
+    Value,
+    Wrapped,
+)
 
 
 class Networks(Builtins):
@@ -49,7 +63,7 @@ class Networks(Builtins):
         parts = [v for _, v in (*given, *named.values())]
         for part in parts:
             named_parts = [(k, v) for o in part if isinstance(o, Dict) for k, v in o.items.items()]
-            for key, value in named_parts if name.endswith(".ModuleDict") else ():
+            for key, value in named_parts if name.endswith((".ModuleDict", ".Sequential")) else ():
                 for m in modules(value):
                     m.part_of = m.part_of or made
                     made.fields[str(key)] = (m,)
@@ -57,7 +71,7 @@ class Networks(Builtins):
                 m.part_of = m.part_of or made
                 made.fields.setdefault(str(len(made.fields)), (m,))
         if name.endswith((".Sequential", ".ModuleList", ".ModuleDict")) and not any(
-            p for p in parts for o in p if isinstance(o, Data)
+            isinstance(o, (Data, Thing)) or (isinstance(o, Dict) and not o.closed) for p in parts for o in p
         ):
             made.has_parameters = (
                 any(m.has_parameters for p in (*parts, *made.fields.values()) for m in modules(p))

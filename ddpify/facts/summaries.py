@@ -11,6 +11,7 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
+    UNKNOWN,
     Const,
     Data,
     Dataset,
@@ -82,6 +83,8 @@ class Library(Factories):
             return self.module_by_name(given[0][1] if given else (), node, frame)
         if name.startswith("builtins."):
             return self.builtin(name[9:], node, given, named, frame)
+        if name == "collections.OrderedDict":
+            return self.dict_of_pairs(given, named, node, frame)
         if name.startswith("itertools."):
             inner = tuple(v for _, v in given)
             return self.made(
@@ -101,6 +104,21 @@ class Library(Factories):
         if role in ("loss", "sum", "mean", "number", "same", "metric"):
             return self.computed(role, name, given, named, known)
         return self.make_thing(role, name, node, given, named, known, frame)
+
+    def dict_of_pairs(self, given: list[Given], named: dict[str, Given], node: cst.Call, frame: Frame) -> Value:
+        """`OrderedDict([("fc", nn.Linear(4, 2)), ...])`, as far as the keys are known."""
+        made = Dict(self.site(node, frame), items={k: v for k, (_, v) in named.items()})
+        for obj in given[0][1] if given else ():
+            pairs = obj.elements if isinstance(obj, Seq) else None
+            for pair in pairs or ():
+                parts = next((o.elements for o in pair if isinstance(o, Seq) and o.elements), [])
+                keys = constants(parts[0]) if len(parts) == 2 else None
+                made.closed = made.closed and keys is not None
+                self.set_item(made, keys, parts[1] if len(parts) == 2 else UNKNOWN)
+            if pairs is None:
+                made.closed = False
+                self.merge_dicts(made, (obj,)) if isinstance(obj, Dict) else None
+        return self.made(node, frame, made)
 
     def module_by_name(self, given: Value, node: cst.Call, frame: Frame) -> Value:
         """`importlib.import_module("models.net")`; by a name that is known at run time only, one of a library."""

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Delete, Edit, Hoist, InsertBefore, Replace
+from ddpify.edits import AddHelper, AddImport, Delete, Edit, Hoist, InsertBefore, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.gpus import multiplied
+from ddpify.facts.prefixes import cut_keys
 from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Module, Thing, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -70,6 +71,26 @@ class DataparallelRemnant(Rule):
             """,
             gives=("net = nn.Linear(4, 1)\nnet = DDP(net)", 'torch.save(net.module.state_dict(), "net.pt")'),
             drops=("DataParallel(nn",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.DataParallel(nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            torch.save(net.state_dict(), "net.pt")
+            plain, fixed = nn.Linear(4, 1), {}
+            for key, value in torch.load("net.pt").items():
+                name = key[7:]
+                fixed[name] = value
+            plain.load_state_dict(fixed)
+            """,
+            gives=('    name = key[7:] if key.startswith("module.") else key',),
         ),
     )
 
@@ -175,6 +196,20 @@ class DataparallelRemnant(Rule):
                 )
         yield from self.sizes(facts, source)
         yield from self.loads(facts, source)
+        yield from self.cuts(source)
+
+    def cuts(self, source: Source) -> Iterator[Finding]:
+        """`state[k[7:]] = v`: new checkpoints have no `module.` to cut off."""
+        for node, name in cut_keys(source):
+            one = isinstance(source.parents.get(node), (cst.Assign, cst.Index))
+            tail = f' if {name}.startswith("module.") else {name}'
+            yield self.finding(
+                source,
+                node,
+                f'`{source.code(node)}` cuts "module." off',
+                Surround(source, node, "" if one else "(", tail if one else f"{tail})"),
+                reason='new checkpoints have no "module." in their keys',
+            )
 
     def insists(self, facts: Facts, source: Source, node: cst.CSTNode) -> Iterator[Finding]:
         """`assert isinstance(model, nn.DataParallel)`: whoever calls that has no business there any more."""

@@ -16,11 +16,12 @@ from ddpify.facts.locality import Locality, locality
 from ddpify.facts.own import own
 from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import reduce_options
+from ddpify.facts.signals import comes_by_signal
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
 from ddpify.facts.writes import find_writes
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 
 class DecisionOnOwnBatch(Rule):
@@ -39,8 +40,8 @@ class DecisionOnOwnBatch(Rule):
 
     ## Edit
     Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch
-    loop all ranks go the way of any of them: `if any_process(torch.isnan(loss)): continue`. Left for you where not all
-    ranks come to the test.
+    loop all ranks go the way of any of them: `if any_process(torch.isnan(loss)): continue`; so they do wherever a
+    handler of signals sets what they go by. Left for you where not all ranks come to the test.
     """
 
     code = "DDP506"
@@ -149,6 +150,43 @@ class DecisionOnOwnBatch(Rule):
                 "    if broadcast_value(mean < 0.01):",
             ),
         ),
+        Converts(
+            """
+            import signal
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Stop:
+                def __init__(self):
+                    self.asked, state = False, {"epoch": 0}
+                    signal.signal(signal.SIGTERM, self.ask)
+                def ask(self, number, frame):
+                    self.asked = True
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            late = False
+            def alarm(number, frame):
+                global late
+                late = True
+            signal.signal(signal.SIGALRM, alarm)
+            stop, epoch = Stop(), 0
+            while not stop.asked and epoch < 9:
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+                    if late:
+                        break
+                if late:
+                    break
+                epoch += 1
+            """,
+            gives=(
+                "while any_process(not stop.asked and epoch < 9):",
+                "        if any_process(late):",
+                "    if any_process(late):",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -192,7 +230,9 @@ class DecisionOnOwnBatch(Rule):
                 and self.inside(facts, e.node)
             ):
                 done.add(id(e.node))
-                if not known.batch_loops(e.loops) and known.is_local(e.node.test, e.frame):
+                if not known.batch_loops(e.loops) and by_signal(facts, e.node.test):
+                    yield from self.agreed(facts, e, e.node.test)
+                elif not known.batch_loops(e.loops) and known.is_local(e.node.test, e.frame):
                     yield from self.shared(
                         facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once"
                     )
@@ -288,7 +328,8 @@ class DecisionOnOwnBatch(Rule):
                 continue
             done.add(id(test))
             code = e.frame.source.code(test.test)
-            if known.batch_loops(e.loops) and self.met_by_all(known, test, e):
+            met = known.batch_loops(e.loops) or by_signal(facts, test.test)
+            if met and self.met_by_all(known, test, e):
                 yield from self.agreed(facts, e, test.test)
             elif known.batch_loops(e.loops):
                 yield self.finding(
@@ -316,13 +357,14 @@ class DecisionOnOwnBatch(Rule):
             return
         code = source.code(test).split("\n")[0]
         call = facts.names_of(source)["any_process"]
+        way = "while" if e.kind == "loop" else e.kind
         yield self.finding(
             source,
             test,
-            f"`{code}` is this rank's own, and `{e.kind}` under it would make it do another number of steps",
+            f"`{code}` is this rank's own, and the `{way}` that it decides would make it do another number of steps",
             Surround(source, test, f"{call}(", ")"),
             AddHelper(source, "any_process", reduce_options(facts)),
-            reason=f"where it holds on one rank, all of them `{e.kind}`: they make the same steps",
+            reason=f"where it holds on one rank, all of them `{way}`: they make the same steps",
         )
 
     def inside(self, facts: Facts, node: cst.CSTNode) -> bool:
@@ -335,6 +377,11 @@ class DecisionOnOwnBatch(Rule):
         edit: Edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", ")")
         helper = AddHelper(source, "broadcast_value", frozenset({"tensor"}))
         yield self.finding(source, node, f"all ranks go by rank 0's `{code}`", edit, helper, reason=reason)
+
+
+def by_signal(facts: Facts, test: cst.BaseExpression) -> bool:
+    """`while not stopped:`, of a flag that a handler of signals sets: a signal may reach one rank alone."""
+    return any(comes_by_signal(facts.flow.values.get(n, ())) for n in walk(test))
 
 
 def _sets_rate(node: cst.CSTNode) -> bool:

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Delete, Edit, Replace, Surround
+from ddpify.edits import AddImport, Delete, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.moves import Move, moves
 from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.unwrapping import find_raw
+from ddpify.facts.wraps import WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.source import Source
+from ddpify.rules._wrapping import device_ids
+from ddpify.source import Source, walk
 
 
 class MovedAfterWrap(Rule):
@@ -29,7 +31,8 @@ class MovedAfterWrap(Rule):
 
     ## Edit
     `model.cpu()` before a save, and the way back behind it, go; what is saved is a copy on the CPU:
-    `{k: v.cpu() for k, v in model.module.state_dict().items()}`.
+    `{k: v.cpu() for k, v in model.module.state_dict().items()}`. Where the model is used on the CPU in other ways, it
+    is wrapped again behind the way back: `model = DDP(model.module)`.
     """
 
     code = "DDP208"
@@ -78,6 +81,30 @@ class MovedAfterWrap(Rule):
             ),
             drops=("net.eval().cpu()",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            net = nn.Linear(4, 1).to(device)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                for (x,) in loader:
+                    net(x.to(device)).mean().backward()
+                    optimizer.step()
+                net.eval().cpu()
+                with torch.no_grad():
+                    shown = net(torch.ones(1, 4))
+                net.to(device).train()
+            """,
+            gives=(
+                "    net.eval().module.cpu()",
+                "        shown = net.module(torch.ones(1, 4))",
+                "    net.to(device).train()\n    net = DDP(net.module, device_ids=",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -90,10 +117,33 @@ class MovedAfterWrap(Rule):
                 reason = "a copy is saved: a move would take the model out of its wrapper's hands"
                 yield self.finding(source, move.call, message, *self.copied(facts, move), reason=reason)
                 continue
+            point = self.point(facts, move) if facts.converting else None
+            if point is not None and move.back is not None and facts.editable(source):
+                yield self.rewrapped(facts, move, point, move.back)
+                continue
             message = f"{message}: its gradients are no longer averaged"
             left = "Save a copy instead: {k: v.cpu() for k, v in model.module.state_dict().items()}"
             refuse = way_of_call(facts.after, move.event) if facts.converting else None
             yield self.finding(source, move.call, message, refuse=refuse, left=left if refuse else "")
+
+    def point(self, facts: Facts, move: Move) -> WrapPoint | None:
+        """The wrap that made the wrapper, by the name that the move uses for it."""
+        names = {move.source.code(n) for n in walk(move.call.func) if isinstance(n, (cst.Name, cst.Attribute))}
+        mine = (p for p in facts.wrap_points if not p.shape and not p.is_before and not p.may_be_frozen)
+        return next((p for p in mine if p.target in names and p.frame.node is move.event.frame.node), None)
+
+    def rewrapped(self, facts: Facts, move: Move, point: WrapPoint, back: cst.CSTNode) -> Finding:
+        """`model = DDP(model.module)` behind the way back to the GPU."""
+        source = move.source
+        ddp, ids = facts.names_of(source)["DDP"], device_ids(facts, point)
+        return self.finding(
+            source,
+            back,
+            f"`{point.target}` is wrapped again: `{shown(source, move.call)}` took it to the CPU",
+            InsertAfter(source, back, (f"{point.target} = {ddp}({point.target}.module{ids})",)),
+            AddImport(source, "DDP"),
+            reason="a wrapper knows the parameters where they were when it was made",
+        )
 
     def copied(self, facts: Facts, move: Move) -> Iterator[Edit]:
         """`torch.save({k: v.cpu() for ...})`, without the way to the CPU and back."""

@@ -110,7 +110,7 @@ class ProcessGroupNotDestroyed(Rule):
         line = f"{names['dist']}.destroy_process_group()"
         yield AddImport(source, "dist")
         if not ending.before:
-            yield InsertAfter(source, stmt, (line,))
+            yield InsertAfter(source, stmt, (line,), last=True)
             return
         value = stmt.value if isinstance(stmt, cst.Return) else None
         if value is not None and work(facts.flow).inside(value):
