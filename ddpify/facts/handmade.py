@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.dealt import every_so_often, last_pass, own_tests
+from ddpify.facts.definitions import definitions
 from ddpify.facts.dependencies import bindings, bound_names, read_names
 from ddpify.facts.externals import role_of
-from ddpify.facts.frames import Event, Loop
+from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.levels import Level, levels
 from ddpify.facts.positions import own_positions
 from ddpify.facts.recurrence import left_behind
@@ -169,13 +170,21 @@ def _maker(facts: Facts, level: Level, event: Event, sequence: cst.BaseExpressio
         if not isinstance(node, cst.Name):
             break
         node = frame.arguments[node.value]
-    if isinstance(node, cst.Call):
-        for obj in facts.flow.values.get(node.func, ()):
-            if isinstance(obj, Ext) and _other_library(obj):
-                return obj.name, True
-            if isinstance(obj, Method) and isinstance(obj.obj, Thing) and _called(obj.obj):
-                return f"{_called(obj.obj)[0]}.{obj.name}", True
-    return next((n for o in facts.flow.values.get(sequence, ()) if isinstance(o, Thing) for n in _called(o)), ""), True
+    name = _behind(facts, node, level.frame) if isinstance(node, cst.Call) else ""
+    name = name or _behind(facts, sequence, level.frame)
+    things = (o for o in facts.flow.values.get(sequence, ()) if isinstance(o, Thing))
+    return name or next((n for o in things for n in _called(o)), ""), True
+
+
+def _behind(facts: Facts, node: cst.CSTNode, frame: Frame, index: int | None = None, depth: int = 8) -> str:
+    """The function of another library whose result it is, or one of whose results: `train, test = Iterator.splits()`"""
+    for obj in facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ():
+        if isinstance(obj, Ext) and _other_library(obj):
+            return obj.name
+        if isinstance(obj, Method) and isinstance(obj.obj, Thing) and _called(obj.obj):
+            return f"{_called(obj.obj)[0]}.{obj.name}"
+    before = definitions(facts.flow).of(node, frame, index) if depth else []
+    return next((n for d in before if (n := _behind(facts, d.node, d.frame, d.index, depth - 1))), "")
 
 
 def _called(thing: Thing) -> list[str]:

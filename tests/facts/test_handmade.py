@@ -68,3 +68,35 @@ def test_what_another_library_iterates_over_is_named() -> None:
     found = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
     assert isinstance(found[0], Unshared)
     assert "corpora.batches" in found[0].why
+
+
+HANDED = """
+import torch
+from torch import nn
+from corpora.data import Batches
+
+def load():
+    train, test = Batches.splits(("train", "test"), size=4)
+    return train, test
+
+net = nn.Linear(8, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+
+def fit(parts):
+    for i, part in enumerate(parts):
+        loss = net(part.points).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+train, test = load()
+fit(train)
+"""
+
+
+def test_one_of_several_results_of_another_library_is_its_own() -> None:
+    (found,) = hand_fed(collect(Project(Source(Path("train.py"), HANDED.encode())), converting=True))
+    assert isinstance(found, Unshared)
+    assert "the batches come from corpora.data.Batches.splits (`parts`)" in found.why
