@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+_RELATIVE = re.compile(r"\bfrom[\s\\]*\.")
 
 
 @dataclass(frozen=True)
@@ -18,13 +21,15 @@ class Package:
 
 def package_of(script: Path, text: str, is_file: Callable[[Path], bool] = Path.is_file) -> Package | None:
     """The package of a script that imports from its own package; None where it is run by its path."""
+    folder = script.absolute().parent
+    if not is_file(folder / "__init__.py") and not _RELATIVE.search(text):
+        return None  # most scripts are in no package
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     froms = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     level = max((n.level for n in froms), default=0)
-    folder = script.absolute().parent
     parts: list[str] = []
     while folder.name and (len(parts) < level or is_file(folder / "__init__.py")):
         parts.insert(0, folder.name)

@@ -12,15 +12,16 @@ import sys
 import tokenize
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import CodePosition, MetadataWrapper, PositionProvider
 
 from ddpify.errors import DdpifyError
+from ddpify.positions import Offsets, offsets
 
 _NEWLINE = re.compile(r"\r\n?|\n")
 #: Fields of libcst nodes that hold white space or punctuation: never code.
@@ -53,7 +54,6 @@ _LAYOUT = (
     "operator",
 )
 _CODE = frozenset({"star_arg", "star_kwarg"})
-_Method = Callable[[cst.CSTNode], None]
 _PLAIN = (str, bool, "str", "bool")
 
 
@@ -106,19 +106,6 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         stack.extend(reversed(children(top)))
 
 
-class _Wrapper(MetadataWrapper):
-    """libcst goes through the tree once more for visitors, also where there are none."""
-
-    def visit_batched(
-        self,
-        visitors: Iterable[cst.BatchableCSTVisitor],
-        before_visit: _Method | None = None,
-        after_leave: _Method | None = None,
-    ) -> cst.CSTNode:
-        known = list(visitors)
-        return super().visit_batched(known, before_visit, after_leave) if known else self.module
-
-
 class Source:
     """One Python file: its text as it is, its tree, and where each node stands."""
 
@@ -140,8 +127,15 @@ class Source:
         self._starts = [0, *(m.end() for m in _NEWLINE.finditer(self.text))]
 
     @functools.cached_property
-    def _positions(self) -> Mapping[cst.CSTNode, CodeRange]:
-        return _Wrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider)
+    def _offsets(self) -> Offsets:
+        found = offsets(self.module, self.text)
+        if found is not None:
+            return found
+        places = MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider).items()
+        return {id(n): (self._offset(p.start), self._offset(p.end)) for n, p in places}
+
+    def _offset(self, place: CodePosition) -> int:
+        return min(len(self.text), self.line_start(place.line) + place.column)
 
     @functools.cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -157,13 +151,9 @@ class Source:
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a node stands, white space and comments before it left out."""
-        place = self._positions[node]
-        return Span(
-            self.line_start(place.start.line) + place.start.column,
-            min(len(self.text), self.line_start(place.end.line) + place.end.column),
-            place.start.line,
-            place.start.column,
-        )
+        start, end = self._offsets[id(node)]
+        line = self.line_at(start)
+        return Span(start, min(len(self.text), end), line, start - self.line_start(line))
 
     def line(self, node: cst.CSTNode) -> int:
         return self.span(node).line

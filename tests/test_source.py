@@ -13,8 +13,9 @@ import libcst as cst
 import pytest
 
 from ddpify.errors import DdpifyError
+from ddpify.positions import offsets
 from ddpify.source import Source, children, read_source, walk
-from tests.cases import CASES, Case, each
+from tests.cases import CASES, CONVERTED, Case, each
 
 TEXTS = {
     "plain": b"x = 1\n",
@@ -91,6 +92,18 @@ def test_every_node_of_fixtures_stands_where_its_text_is(case: Case) -> None:
     as_python.sort(key=lambda n: (n.lineno, n.col_offset))
     for ours, theirs in zip(statements, as_python, strict=True):
         assert read.code(ours) == ast.get_source_segment(read.text, theirs)
+
+
+@pytest.mark.parametrize("data", [*TEXTS.values(), *(case.before.read_bytes() for case in CONVERTED[::9])])
+def test_places_are_those_of_libcst(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = source(data)
+    nodes = list(walk(quick.module))
+    spans = [quick.span(n) for n in nodes]
+    assert offsets(quick.module, quick.text) is not None
+    assert offsets(quick.module, quick.text + "\n\n\n") is None
+    monkeypatch.setattr("ddpify.source.offsets", lambda module, text: None)
+    slow = source(data)
+    assert [slow.span(n) for n in walk(slow.module)] == spans
 
 
 def test_past_the_end_of_the_text() -> None:

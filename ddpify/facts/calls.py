@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import libcst as cst
 
 from ddpify.facts.contents import join, origins
@@ -319,6 +321,7 @@ class Calls(Library):
         return ""
 
 
+@functools.lru_cache(maxsize=256)
 def assigned_names(node: cst.CSTNode) -> frozenset[str]:
     """The names that a function assigns, its inner functions left out."""
     found: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -62,8 +63,13 @@ def named(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Name)
 
 
-def bindings(body: cst.CSTNode) -> Iterator[Binding]:
+@functools.lru_cache(maxsize=32)  # of the code that is asked about now; more would keep its tree
+def bindings(body: cst.CSTNode) -> tuple[Binding, ...]:
     """The bindings in a piece of code, in the order of the text; those of inner functions are left out."""
+    return tuple(_bindings(body))
+
+
+def _bindings(body: cst.CSTNode) -> Iterator[Binding]:
     for node in own_nodes(body):
         match node:
             case cst.Assign(targets=targets, value=value):
@@ -89,10 +95,12 @@ def bindings(body: cst.CSTNode) -> Iterator[Binding]:
 
 def own_nodes(body: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """All nodes of a piece of code but those of the functions and classes in it, in the order of the text."""
-    for child in children(body):
-        if not isinstance(child, _OWN):
-            yield child
-            yield from own_nodes(child)
+    todo = [body]
+    while todo:
+        node = todo.pop()
+        if node is not body:
+            yield node
+        todo.extend(n for n in reversed(children(node)) if type(n) not in _OWN)
 
 
 def closure(names: Iterable[str], found: Iterable[Binding]) -> frozenset[str]:
