@@ -18,6 +18,7 @@ _FETCHES = re.compile(
     r"|nltk\.(downloader\.)?download|shutil\.unpack_archive|sklearn\.datasets\.fetch_\w+"
     r"|torchtext\.utils\.download_from_url"
 )
+_BASES = re.compile(r"torch\.utils\.data\.(dataset\.)?(Dataset|IterableDataset)")
 _EXTRACTS = frozenset({"extractall", "download_and_prepare", "extract"})
 
 
@@ -35,11 +36,11 @@ def is_fetch(event: Event) -> bool:
 
 
 def makes_dataset(event: Event, values: dict[cst.CSTNode, Value]) -> bool:
-    """A class of the project that derives from a library's dataset, made with `download=True`."""
+    """A class of the project that derives from a dataset of torch or of a library, made with `download=True`."""
     obj = event.obj
     if event.kind != "new" or not isinstance(event.node, cst.Call) or not isinstance(obj, Instance) or obj.cls is None:
         return False
-    if not any(role_of(b) == "dataset" for b in obj.cls.outside()):
+    if not any(role_of(b) == "dataset" or _BASES.fullmatch(b) for b in obj.cls.outside()):
         return False
     given = [a.value for a in event.node.args if a.keyword is not None and a.keyword.value == "download"]
     return bool(given) and can_be(values.get(given[0], ()), True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.caches import in_cache
+from ddpify.facts.fetches import makes_dataset
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import guarded
 from ddpify.source import walk
@@ -26,8 +27,23 @@ def goes_first(facts: Facts, event: Event) -> bool:
 
 
 def by_one(facts: Facts, event: Event) -> bool:
-    """What one process does, or one of each node: under a test of the rank, ahead of the others, or for a cache."""
-    return guarded(event, facts.flow) or goes_first(facts, event) or in_cache(event, facts)
+    """What one process does, or one of each node: under a test of the rank, ahead of the others, for a cache."""
+    return (
+        guarded(event, facts.flow) or goes_first(facts, event) or in_cache(event, facts) or _in_download(event, facts)
+    )
+
+
+def _in_download(event: Event, facts: Facts) -> bool:
+    """What a dataset of the project writes when it is made with `download=True`: one process of each node makes it."""
+    if not facts.converting:
+        return False
+    made = facts.cached("fetched", _fetched)
+    chains = list(event.frame.chains()) if made else []
+    return bool(chains) and all(any(id(e.call) in made for e in chain) for chain in chains)
+
+
+def _fetched(facts: Facts) -> frozenset[int]:
+    return frozenset(id(e.node) for e in facts.flow.log.events if makes_dataset(e, facts.flow.values))
 
 
 def _waits(facts: Facts, item: cst.BaseExpression) -> bool:

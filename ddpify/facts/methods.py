@@ -104,6 +104,8 @@ class Methods(Expressions):
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("method", node, frame, obj, name, given[0][1] if given else (), extra=extra)
+        if name == "copy_" and given and isinstance(obj, (Data, Thing)):
+            self.filled(node, given[0][1], frame)
         match obj:
             case Module() | Wrapped():
                 return self.of_module(obj, name, node, given, named, frame)
@@ -231,6 +233,15 @@ class Methods(Expressions):
         on_cpu = name in ("cpu", "numpy") or (obj.on_cpu and name not in ("cuda", "to"))
         self.callbacks(given, named, node, frame)
         return (Data(form, agg, known, on_cpu),)
+
+    def filled(self, node: cst.Call, value: Value, frame: Frame) -> None:
+        """`images.resize_as_(batch).copy_(batch)`: from here on the variable holds what was copied into it."""
+        into: cst.CSTNode = node.func
+        while isinstance(into, (cst.Attribute, cst.Call)):
+            into = into.value if isinstance(into, cst.Attribute) else into.func
+        holder = frame.scope.holder(into.value) if isinstance(into, cst.Name) else None
+        if isinstance(into, cst.Name) and holder is not None:
+            holder.names[into.value] = join(holder.names.get(into.value, ()), value)
 
     def of_dict(
         self, obj: Dict, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame

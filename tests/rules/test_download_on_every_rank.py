@@ -191,3 +191,37 @@ def first():
 )
 def test_lint(code: str, count: int) -> None:
     assert len(linted(DDP + code, CODE)) == count
+
+
+OWN = """
+from torch.utils.data import Dataset
+
+class Digits(Dataset):
+    def __init__(self, root, download=False):
+        self.root = root
+        if download:
+            self.fetch()
+        self.rows = torch.load(os.path.join(root, "rows.pt"))
+
+    def fetch(self):
+        if os.path.exists(self.root):
+            return
+        os.makedirs(self.root)
+        torch.save(torch.ones(8, 4), os.path.join(self.root, "rows.pt"))
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return (self.rows[index],)
+"""
+
+
+@pytest.mark.parametrize("flag", ["download=True", "download=bool(os.environ)"])
+def test_what_a_dataset_of_the_project_fetches_is_written_on_every_node(flag: str) -> None:
+    text = script(functions=OWN, before=f"digits = Digits('data', {flag})").replace(
+        "loader = DataLoader(TensorDataset(torch.ones(8, 4))", "loader = DataLoader(Digits('data')"
+    )
+    result = edited(text, "DDP401", CODE)
+    assert f"with main_process_first():\n    digits = Digits('data', {flag})" in result.text
+    assert "is_main_process()" not in result.text
