@@ -15,12 +15,16 @@ def _setup(options: frozenset[str]) -> str:
             f'def <setup_distributed>():\n    """{_JOIN}."""\n{alone}    <dist>.init_process_group("gloo", **alone)\n'
         )
     if "either" in options:
+        gpus = _gpus(options)
+        bound, times = (
+            (f"with {gpus} GPUs of its own", f" * {gpus}") if gpus > 1 else ("bind this process to its GPU", "")
+        )
         return (
             "def <setup_distributed>():\n"
-            f'    """{_JOIN}; bind this process to its GPU."""\n'
+            f'    """{_JOIN}; {bound}."""\n'
             f"{alone}"
             "    if <torch>.cuda.is_available():\n"
-            '        <torch>.cuda.set_device(int(<os>.environ.get("LOCAL_RANK", 0)))\n'
+            f'        <torch>.cuda.set_device(int(<os>.environ.get("LOCAL_RANK", 0)){times})\n'
             '    <dist>.init_process_group("cpu:gloo,cuda:nccl" if <torch>.cuda.is_available() else "gloo", **alone)\n'
         )
     returned = "this process's GPU or CPU" if "index" in options else "this process's device"
@@ -53,6 +57,19 @@ def _setup(options: frozenset[str]) -> str:
     if "index" in options:
         return f'{head}{bind}        return local_rank\n{gloo}    return "cpu"\n'
     return f'{head}{bind}    else:\n        device = <torch>.device("cpu")\n    {gloo}    return device\n'
+
+
+def _gpus(options: frozenset[str]) -> int:
+    """How many GPUs a process drives."""
+    return next((int(o.removeprefix("gpus")) for o in options if o.startswith("gpus")), 1)
+
+
+def _own_gpu(options: frozenset[str]) -> str:
+    return (
+        "def <own_gpu>(number):\n"
+        f'    """The GPU of this number among the {_gpus(options)} that this process drives."""\n'
+        f'    return <torch>.device("cuda", int(<os>.environ.get("LOCAL_RANK", 0)) * {_gpus(options)} + number)\n'
+    )
 
 
 def _through(options: frozenset[str]) -> str:
@@ -216,6 +233,7 @@ def <unwrap>(model):
 
 _SHAPED = {
     "setup_distributed": _setup,
+    "own_gpu": _own_gpu,
     "all_reduce_sum": _reduce,
     "any_process": _any,
     "broadcast_value": _broadcast,

@@ -21,6 +21,7 @@ _NAMES = {
     "contextmanager": ("contextmanager", "context_manager"),
     "nullcontext": ("nullcontext", "null_context"),
     "setup_distributed": ("setup_distributed", "setup_process_group"),
+    "own_gpu": ("own_gpu", "own_gpu_of_process"),
     "is_main_process": ("is_main_process", "is_rank_zero"),
     "main_process_first": ("main_process_first", "rank_zero_first"),
     "is_local_main_process": ("is_local_main_process", "is_local_rank_zero"),
@@ -175,6 +176,7 @@ def imported_names(source: Source, end: int | None = None) -> dict[str, str]:
 #: helper -> (the names that it uses, the helpers that it uses)
 NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "setup_distributed": (("os", "torch", "dist"), ()),
+    "own_gpu": (("os", "torch"), ()),
     "is_main_process": (("os",), ()),
     "is_local_main_process": (("os",), ()),
     "main_process_first": (("os", "contextmanager", "dist"), ()),

@@ -10,6 +10,7 @@ from ddpify.errors import Refused, Seen, Step, Way
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import outside_calls
+from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.trails import place_of, shown
 from ddpify.lint import what_distributes
 from ddpify.source import Source, dotted, walk
@@ -90,7 +91,7 @@ def check_convertible(facts: Facts) -> None:
         what = f"{_OTHER[other]}, by {{}}" if other else "no PyTorch in it, which begins with {}"
         raise _refused(source, first, f"{what}; ddpify converts PyTorch training scripts")
     check_trains(facts, roots)
-    check_one_gpu(facts)
+    check_gpus(facts)
 
 
 def _refused(source: Source, node: cst.CSTNode, sentence: str) -> Refused:
@@ -99,36 +100,20 @@ def _refused(source: Source, node: cst.CSTNode, sentence: str) -> Refused:
     return Refused(place_of(source, node), sentence.format(f"`{what}`"), Seen(what))
 
 
-def check_one_gpu(facts: Facts) -> None:
-    """Refuse a model whose parts are put on GPUs of their own: a process would need as many for itself."""
-    for source in facts.project.files():
-        found: dict[str, cst.Call] = {}
-        for node in walk(source.module):
-            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-                number = _gpu_number(node)
-                if number is not None:
-                    found.setdefault(number, node)
-        if len(found) > 1:
-            first, second, *_ = found
-            raise _refused(
-                source,
-                found[second],
-                f"the script uses more than one GPU by itself (GPU {first} on line {source.line(found[first])}, GPU "
-                f"{second} here: {{}}): model parallelism, which needs several GPUs per process; put it on one device, "
-                "or wrap it by hand with DDP(model) and no device_ids",
-            )
-
-
-def _gpu_number(call: cst.Call) -> str | None:
-    """`0` of `x.to("cuda:0")`, `x.cuda(0)`."""
-    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-    given = call.args[0].value if call.args else None
-    if method == "cuda" and isinstance(given, cst.Integer):
-        return given.value
-    if method in ("to", "cuda") and isinstance(given, cst.SimpleString):
-        match = re.fullmatch(r"cuda:(\d+)", str(given.evaluated_value))
-        return match[1] if match else None
-    return None
+def check_gpus(facts: Facts) -> None:
+    """Refuse a script that drives several GPUs by itself, where their numbers are not those of literals."""
+    known = facts.cached("several_gpus", several_gpus)
+    if known is None or known.unclear is None:
+        return
+    source, node, why = known.unclear
+    one, two = known.first, known.second
+    raise _refused(
+        source,
+        node,
+        f"the script uses more than one GPU by itself (lines {one.source.line(one.node)} and "
+        f"{two.source.line(two.node)}), and {{}} {why}: each process needs GPUs of its own, which ddpify counts by "
+        'literals ("cuda:0", "cuda:1") only',
+    )
 
 
 def check_trains(facts: Facts, roots: dict[str, cst.CSTNode]) -> None:

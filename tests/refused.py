@@ -78,7 +78,9 @@ SEEN = {
         """),
     "more than one GPU by itself": text("""
         HEAD
-        first, second = nn.Linear(4, 4).cuda(0), nn.Linear(4, 1).cuda(1)
+        gpu = 1
+        first, second = nn.Linear(4, 4).cuda(0), nn.Linear(4, 1).to("cuda:1")
+        first.label = f"cuda:{gpu}"
         optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
         for (x,) in DataLoader(points):
             second(first(x)).mean().backward()

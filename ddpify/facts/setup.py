@@ -17,6 +17,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
+from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, Value
 from ddpify.source import Source, walk
 
@@ -44,6 +45,8 @@ class SetUp:
     either: bool = False
     #: what needs the group at the top of a file that spawned workers import again
     again: Event | None = None
+    #: how many GPUs a process drives
+    gpus: int = 1
 
 
 def find_setup(facts: Facts) -> SetUp | None:
@@ -102,11 +105,26 @@ def find_setup(facts: Facts) -> SetUp | None:
     parsed = _parsed(facts, frame) if device is None else None
     if parsed is None:
         first = _before_names(facts, device, block, first, frame)
-    either = device is None and parsed is None and _flagged(facts, choices)
+    several = facts.cached("several_gpus", several_gpus) if facts.converting else None
+    if several is not None:
+        device = parsed = None  # each of them is this process's own, by its number
+    either = several is not None or (device is None and parsed is None and _flagged(facts, choices))
     accelerator = any(c.accelerator for c in choices) or bool(facts.external("torch.accelerator.current_accelerator"))
     cuda = uses_cuda(facts)
     accelerator = accelerator and not either
-    return SetUp(frame.source, frame, block, first, device, cuda, accelerator, parsed, either and cuda, again)
+    return SetUp(
+        frame.source,
+        frame,
+        block,
+        first,
+        device,
+        cuda,
+        accelerator,
+        parsed,
+        either and cuda,
+        again,
+        several.count if several is not None else 1,
+    )
 
 
 def _holds_model(facts: Facts, value: Value) -> bool:

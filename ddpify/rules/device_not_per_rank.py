@@ -12,8 +12,10 @@ from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
 from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._several_gpus import shifted
 from ddpify.source import Source, walk
 
 
@@ -23,6 +25,9 @@ class DeviceNotPerRank(Rule):
     ## What it does
     Finds `"cuda:0"`, `.cuda(0)`, `.to(0)`, `torch.cuda.set_device(0)` and `with torch.cuda.device(0):` in a script that
     runs once per GPU.
+
+    Of a model whose layers stand on several GPUs, each process drives as many: in a conversion their numbers move on by
+    the local rank (`own_gpu(1)`).
 
     ## Why is this bad?
     Every rank works on GPU 0: it runs out of memory, or tensors meet on different devices, and the other GPUs idle.
@@ -81,6 +86,10 @@ class DeviceNotPerRank(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
+        several = facts.cached("several_gpus", several_gpus) if facts.converting else None
+        if several is not None:
+            yield from shifted(self, facts, several)
+            return
         fixed = facts.cached("fixed_devices", fixed_devices)
         for place in fixed:
             if not facts.editable(place.source):

@@ -15,6 +15,7 @@ from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, made_by, outside_calls
 from ddpify.facts.ranks import depends_on_rank
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Const, Device, Value
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import walk
@@ -125,9 +126,13 @@ class LoadWithoutMapLocation(Rule):
                         return True
         return False
 
+    def several(self, facts: Facts) -> bool:
+        """Whether a process drives several GPUs, each of which the script names: DDP103 sees to those."""
+        return facts.converting and facts.cached("several_gpus", several_gpus) is not None
+
     def is_wrong(self, facts: Facts, call: Outside, given: cst.BaseExpression | None) -> bool:
-        if given is None:
-            return True
+        if given is None or self.several(facts):
+            return given is None
         if isinstance(given, cst.Dict):
             targets = [n for e in given.elements if isinstance(e, cst.DictElement) for n in walk(e.value)]
             return any(isinstance(n, cst.SimpleString) and _FIXED.fullmatch(str(n.evaluated_value)) for n in targets)
@@ -145,6 +150,8 @@ class LoadWithoutMapLocation(Rule):
     # -- which device ---------------------------------------------------------------------------------------
 
     def device(self, facts: Facts, call: Outside) -> str:
+        if self.several(facts):
+            return '"cpu"'
         if call.events and not self.for_data(facts, call) and not self.for_generators(facts, call):
             names = [self.name_there(facts, e) for e in call.events]
             if names[0] is not None and len(set(names)) == 1:

@@ -105,6 +105,7 @@ class ProcessGroupNotInitialized(Rule):
             for name, on in (("accelerator", setup.accelerator), ("cpu", not setup.cuda), ("either", setup.either))
             if on
         }
+        options |= {f"gpus{setup.gpus}"} if setup.gpus > 1 else set()
         edits, more, why = self.place(facts, setup)
         options |= more
         yield self.finding(

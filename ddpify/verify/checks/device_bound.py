@@ -11,7 +11,8 @@ class DeviceBound(Check):
     """The rank with the local number r works on GPU r alone, and is bound to it before anything asks for a GPU.
 
     Otherwise all ranks share GPU 0, or each leaves a context there, until it is out of memory; an index from the global
-    rank fails on the second machine. Without GPUs a second, short run pretends to have them. Contract 1.3.
+    rank fails on the second machine. A process that drives K GPUs has those from K times its local rank on. Without
+    GPUs a second, short run pretends to have them. Contract 1.3.
     """
 
     section = "1.3"
@@ -24,8 +25,9 @@ class DeviceBound(Check):
             return self.not_tried("needs a GPU for each rank; this run was on the CPU")
         if seen.ended_well and all(_on_cpu(rank) for rank in seen.ranks):
             return self.not_tried("the script asks for no GPU, also where there are some")
+        many = _gpus_of_each(seen)
         for rank in seen.ranks:
-            wrong = self._wrong(rank)
+            wrong = self._wrong(rank, many)
             if wrong:
                 return self.failed(f"rank {rank.rank}{self._local(rank)} {wrong}")
         if not any(rank.of(Init) or rank.of(SetDevice) for rank in seen.ranks):
@@ -42,25 +44,37 @@ class DeviceBound(Check):
     def _local(self, rank: RankTrace) -> str:
         return "" if rank.local_rank == rank.rank else f" (local rank {rank.local_rank})"
 
-    def _wrong(self, rank: RankTrace) -> str | None:
-        own, bound = rank.local_rank, rank.of(SetDevice)
+    def _wrong(self, rank: RankTrace, many: int) -> str | None:
+        first, bound = rank.local_rank * many, rank.of(SetDevice)
+        own = range(first, first + many)
         for event in bound:
-            if event.index not in (own, None):
+            if event.index not in (*own, None):
                 return f"chooses GPU {event.index}{at(event.at)}"
         for init in rank.of(Init)[:1]:
             before = any(not event.after_init for event in bound)
             if not before and init.device is None:
                 return f"sets up the process group{at(init.at)} before it is bound to a GPU"
         for wrap in rank.of(Wrap):
-            if wrap.device_ids not in (None, (own,)):
+            if wrap.device_ids not in (None, (first,)):
                 return f"wraps {wrap.module}{at(wrap.at)} for GPU {', '.join(map(str, wrap.device_ids))}"
         for request in rank.of(Request):
-            if request.index not in (own, None):
+            if request.index not in (*own, None):
                 return f"asks for GPU {request.index}{at(request.at)}"
             if request.index is None and not request.bound:
                 return f"asks for the current GPU{at(request.at)} before it is bound to one"
-        others = [i for i in (rank.end.devices if rank.end else ()) if i != own]
+        others = [i for i in (rank.end.devices if rank.end else ()) if i not in own]
         return f"also holds memory on GPU {others[0]}" if others else None
+
+
+def _gpus_of_each(trace: Trace) -> int:
+    """How many GPUs a process drives, of a model that stands on several: local rank 1 is bound to GPU 2 of 4."""
+    last = max(trace.ranks, key=lambda rank: rank.local_rank)
+    chosen = {event.index for event in last.of(SetDevice) if event.index is not None}
+    if last.local_rank < 1 or len(chosen) != 1:
+        return 1
+    many, rest = divmod(max(chosen), last.local_rank)
+    without_ids = all(wrap.device_ids is None for rank in trace.ranks for wrap in rank.of(Wrap))
+    return many if not rest and many > 1 and without_ids else 1
 
 
 def _on_cpu(rank: RankTrace) -> bool:
