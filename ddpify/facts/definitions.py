@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.calls import assigned_names
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.values import Class, Func, Instance, Module, Thing
+from ddpify.facts.values import Class, Dict, Func, Instance, Module, Thing
 from ddpify.source import children, walk
 
 
@@ -34,10 +34,14 @@ class Definitions:
         self.binds: dict[tuple[int, str], list[Event]] = {}
         self.sets: dict[tuple[int, str], list[Event]] = {}
         self.frames: dict[int, list[Frame]] = {}
+        #: what is stored into each dict: `flags[key] = value`
+        self.stored: dict[int, list[tuple[cst.BaseExpression, Frame]]] = {}
         for e in flow.log.events:
             if e.kind == "bind":
                 scope = e.frame.scope.outer.get(e.name, e.frame.scope)
                 self.binds.setdefault((id(scope.names), e.name), []).append(e)
+            elif e.kind == "store" and isinstance(e.obj, Dict) and isinstance(e.stmt, (cst.Assign, cst.AugAssign)):
+                self.stored.setdefault(id(e.obj), []).append((e.stmt.value, e.frame))
             elif e.kind == "set" and e.obj is not None:
                 self.sets.setdefault((id(e.obj), e.name), []).append(e)
         for frame in flow.frames:

@@ -136,3 +136,13 @@ class Log:
 
     def of(self, *kinds: str) -> list[Event]:
         return [e for e in self.events if e.kind in kinds]
+
+
+def while_made(frame: Frame) -> bool:
+    """Whether a frame runs only while some object is made: in an `__init__`, or called from there."""
+    if frame.func is not None and frame.func.name == "__init__":
+        return True
+    chains = list(frame.chains(8))
+    return bool(chains) and all(
+        any(e.frame.func is not None and e.frame.func.name == "__init__" for e in chain) for chain in chains
+    )

@@ -40,7 +40,7 @@ class Own:
                 self.calls.setdefault(id(e.node), []).append(e)
             holder = holder_of(e)
             if holder is not None:
-                key = (id(e.frame), e.frame.source.code(holder))
+                key = (id(e.frame), e.frame.source.code(_slot(e) or holder))
                 self.put.setdefault(key, []).extend((given, e.frame) for given in given_to(e))
         for e in events:
             if isinstance(e.node, cst.Call) and self.agrees(e.node):
@@ -70,6 +70,10 @@ class Own:
         match node:
             case cst.Name() | cst.Attribute():
                 return self.name(node, frame, depth)
+            case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString()))]):
+                given = self.put.get((id(frame), frame.source.code(node)), [])
+                if given:
+                    return any(self.is_own(g, f, depth - 1) for g, f in given)
             case cst.Call():
                 if self.agrees(node) or self.is_same(node):
                     return False
@@ -108,6 +112,15 @@ class Own:
 
     def is_same(self, call: cst.Call) -> bool:
         return any(_SAME.fullmatch(getattr(o, "name", "")) for o in self.facts.flow.values.get(call.func, ()))
+
+
+def _slot(e: Event) -> cst.CSTNode | None:
+    """`state["loss"]` of `state["loss"] += loss`: one entry of a dict says nothing of the others."""
+    node = e.node.target if isinstance(e.node, cst.AugAssign) else e.node
+    match node:
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString()))]):
+            return node
+    return None
 
 
 def _handed(call: cst.Call) -> set[str]:

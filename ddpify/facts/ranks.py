@@ -204,7 +204,7 @@ class Ranks:
                     return any(self.variable(k) for k in keys)
                 if any(self.variable(k) for k in keys) and self.from_environment(value, frame):
                     return True
-                return any(self.differs(k, frame) for k in keys) or self.differs(value, frame)
+                return any(self.differs(k, frame) for k in keys) or self.differs(value, frame) or self.stored(value)
             case cst.FormattedString(parts=parts):
                 return any(
                     self.differs(p.expression, frame) for p in parts if isinstance(p, cst.FormattedStringExpression)
@@ -228,6 +228,11 @@ class Ranks:
             case cst.Tuple(elements=elements) | cst.List(elements=elements):
                 return any(self.differs(e.value, frame) for e in elements)
         return False
+
+    def stored(self, node: cst.BaseExpression) -> bool:
+        """`flags["writer"]` of a dict whose values were set by the rank: `flags[key] = flag and is_main`."""
+        held = [s for o in self.flow.values.get(node, ()) for s in self.definitions.stored.get(id(o), ())]
+        return any(self.differs(value, frame) for value, frame in held)
 
     def defined_by_rank(self, d: Definition) -> bool:
         """A value made from the rank, or given under a test of it: `writer = None` and `if rank == 0: writer = ...`."""

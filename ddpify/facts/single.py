@@ -37,6 +37,8 @@ class Single:
                 other = above.orelse if below is above.body else above.body
                 if other is not None and self.is_distributed(other) and not self.is_distributed(below):
                     return True
+            if isinstance(above, cst.IndentedBlock) and any(map(_says_alone, above.body[: _place(above, below)])):
+                return True
             below = above
         return False
 
@@ -84,6 +86,18 @@ def ends_job(stmt: cst.If) -> bool:
 
 def _is_ours(obj: object) -> bool:
     return isinstance(obj, Wrapped) or (isinstance(obj, Sampler) and "Distributed" in obj.name)
+
+
+def _place(block: cst.IndentedBlock, stmt: cst.CSTNode) -> int:
+    return next((at for at, s in enumerate(block.body) if s is stmt), 0)
+
+
+def _says_alone(stmt: cst.CSTNode) -> bool:
+    """`assert local_rank == -1`: what comes behind it is for one process."""
+    small = stmt.body[0] if isinstance(stmt, cst.SimpleStatementLine) else None
+    test = small.test if isinstance(small, cst.Assert) else None
+    equal = isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, cst.Equal)
+    return isinstance(test, cst.Comparison) and equal and asks_launch(test)
 
 
 def asks_launch(node: cst.Comparison) -> bool:

@@ -54,7 +54,7 @@ _METHODS = re.compile(
 #: Methods that write where they are given a place, and give back a text where they are not.
 _NEEDS_ARGUMENT = re.compile(r"to_\w+|save|tofile|savefig")
 _IN_MEMORY = re.compile(
-    r"io\.(BytesIO|StringIO)|tempfile\.\w+|sys\.(stdout|stderr)|builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open"
+    r"io\.(BytesIO|StringIO)|os\.devnull|tempfile\.\w+|sys\.(stdout|stderr)|builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open"
 )
 _COMPILED = tuple((re.compile(p), at, names) for p, at, names in _FUNCTIONS)
 _OPENING = tuple((re.compile(p), at, mode) for p, at, mode in _OPENERS)
@@ -140,6 +140,9 @@ def is_path(call: Outside) -> bool:
 
 def _elsewhere(write: Write, facts: Facts) -> bool:
     """What is written goes to memory, or into a file that is opened by another call, which is the one to look at."""
+    null = write.path is not None and facts.flow.values.get(write.path, ())
+    if null and any(isinstance(o, Ext) and o.name == "os.devnull" for o in null):
+        return True
     if write.opens or write.path is None or not isinstance(write.path, (cst.Name, cst.Attribute, cst.Call)):
         return False
     if any(isinstance(o, Ext) and _IN_MEMORY.fullmatch(o.name) for o in facts.flow.values.get(write.path, ())):

@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.frames import Event
 from ddpify.facts.surface import SURFACE
 from ddpify.facts.trails import way_back
 from ddpify.facts.unwrapping import Raw, find_raw
@@ -182,6 +183,7 @@ class AttributeThroughWrapper(Rule):
             )
             return
         seen: set[int] = set()
+        asked = {k: {e.name for e in facts.flow.log.of(k) if isinstance(e.obj, Wrapped)} for k in ("attribute", "set")}
         for e in facts.flow.log.of("attribute", "set", "item"):
             if (
                 not isinstance(e.obj, Wrapped)
@@ -194,6 +196,8 @@ class AttributeThroughWrapper(Rule):
             seen.add(id(e.node))
             source = e.frame.source
             lost = e.kind == "set"
+            if (e.kind == "attribute" and e.name in asked["set"]) or (lost and self.is_kept(e, asked["attribute"])):
+                continue  # set on the wrapper, and asked of it again
             if e.kind == "item":
                 yield self.finding(source, e.node, f"`{source.code(e.node)}`: the DDP wrapper has no items")
             elif (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
@@ -206,10 +210,20 @@ class AttributeThroughWrapper(Rule):
                 edits = self.unwrapped(facts, source, e.node)
                 yield self.finding(source, e.node, f"`{code}` {why}", *edits)
 
+    def is_kept(self, e: Event, asked: set[str]) -> bool:
+        """`ddp.hyp = hyp` that is read from the wrapper, and that the module's own code never mentions."""
+        inner = [m for m in e.obj.module if isinstance(m, Module)] if isinstance(e.obj, Wrapped) else []
+        texts = [c.source.code(c.node) for m in inner if m.cls is not None for c in m.cls.lineage()]
+        return e.name in asked and bool(texts) and not any(f"self.{e.name}" in text for text in texts)
+
     def is_unwrapped(self, facts: Facts, source: Source, node: cst.CSTNode) -> bool:
         """`raw = model.module if ddp else model`, of which the flow knows both."""
         base = node.value if isinstance(node, (cst.Attribute, cst.Subscript)) else node
         held = facts.flow.values.get(base, ())
+        text = f"{source.code(base)}.module"
+        # model.module.head if is_parallel(model) else model.head
+        if any(isinstance(a, (cst.IfExp, cst.If)) and text in source.code(a) for a in source.ancestors(node)):
+            return True
         if not held or all(isinstance(o, Wrapped) for o in held):
             return False
         name = re.escape(source.code(base))

@@ -94,7 +94,7 @@ class LayerLeftOut(Rule):
             if any(constants(facts.flow.values.get(a.value, ())) != [False] for a in given) or _splat(e.node):
                 continue
             inner = list(modules((w,)))
-            if inner and all(m.frozen for m in inner):
+            if inner and all(m.frozen for m in inner) and not self.thaws(facts):
                 seen.add(id(e.node))
                 yield self.finding(
                     source, e.node, "none of this model is trained: DDP refuses to wrap it", severity=_HARD
@@ -107,6 +107,11 @@ class LayerLeftOut(Rule):
                 edits = (SetArgument(source, call, _KNOWN[0], "True"),) if call is not None and not given else ()
                 message = f"forward leaves out `{name}` of the model that is wrapped here, at times or always"
                 yield self.finding(source, e.node, message, *edits, unsafe=True)
+
+    def thaws(self, facts: Facts) -> bool:
+        """Whether anything is made to need gradients: what could not be followed may be a part of the model."""
+        sets = facts.flow.log.of("set", "method")
+        return any(e.name in ("requires_grad", "requires_grad_") and constants(e.value) != [False] for e in sets)
 
 
 def _splat(node: cst.CSTNode) -> bool:

@@ -23,8 +23,18 @@ _NO_ORDER = frozenset({"len", "sorted", "set", "frozenset", "any", "all", "sum",
 _KEEPS = re.compile(r"register_(buffer|parameter|module)|add_module|append")
 
 
-def _method(call: cst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+def _method(node: cst.CSTNode) -> str:
+    return node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
+
+
+def _sorts(call: cst.Call) -> str:
+    """`names` of `sorted(names)` and of `names.sort()`"""
+    match call:
+        case cst.Call(func=cst.Name(value="sorted"), args=[cst.Arg(value=cst.Name(value=name)), *_]):
+            return name
+        case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
+            return name
+    return ""
 
 
 class ListingOrder(Rule):
@@ -137,7 +147,7 @@ class ListingOrder(Rule):
             isinstance(o, Iteration) and o.how == "set" for o in held
         )
 
-    def ordered(self, source: Source, node: cst.Call) -> bool:
+    def ordered(self, source: Source, node: cst.CSTNode) -> bool:
         """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""
         parent = source.parents.get(node)
         if isinstance(parent, cst.ComparisonTarget):
@@ -145,27 +155,46 @@ class ListingOrder(Rule):
         call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
         return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _NO_ORDER
 
-    def takes_none(self, source: Source, node: cst.Call) -> bool:
-        """`if os.listdir(d):`, `names = os.listdir(d)` and `names.sort()` or `sorted(names)` later on."""
-        parent = source.parents.get(node)
+    def takes_none(self, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
+        """`if os.listdir(d):`, `names = [n for n in os.listdir(d)]` and `names.sort()` or `sorted(names)` later on."""
+        top: cst.CSTNode = node
+        while isinstance(source.parents.get(top), (cst.CompFor, cst.ListComp, cst.GeneratorExp)):
+            top = source.parents[top]
+        parent = source.parents.get(top)
         if isinstance(parent, (cst.BooleanOperation, cst.UnaryOperation, cst.If, cst.While, cst.Assert)):
             return True
-        if not isinstance(parent, cst.Assign):
-            return False
+        if not isinstance(parent, cst.Assign) or depth == 0:
+            return isinstance(parent, cst.Arg) and top is not node and self.ordered(source, top)
         owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
         names = {t.target.value for t in parent.targets if isinstance(t.target, cst.Name)}
-        start = source.span(node).start
-        for call in (n for n in walk(owner) if isinstance(n, cst.Call) and source.span(n).start > start):
-            match call:
-                case cst.Call(func=cst.Name(value="sorted"), args=[cst.Arg(value=cst.Name(value=name)), *_]):
-                    pass
-                case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
-                    pass
-                case _:
-                    continue
-            if name in names:
-                return True
-        return False
+        end = source.span(node).end
+        later = [n for n in walk(owner) if n in source.parents and source.span(n).start >= end]
+        if any(isinstance(n, cst.Call) and _sorts(n) in names for n in later):
+            return True
+        targets = (cst.AssignTarget,)
+        uses = [n for n in later if isinstance(n, cst.Name) and n.value in names]
+        uses = [n for n in uses if not isinstance(source.parents.get(n), targets) and top not in source.ancestors(n)]
+        return bool(names and uses) and all(self.no_order(source, n, depth) for n in uses)
+
+    def no_order(self, source: Source, node: cst.Name, depth: int) -> bool:
+        """`max(names)`, `if names:`, `[n for n in names if n.endswith(".pt")]` that is used in such ways itself."""
+        above = source.parents.get(node)
+        tested = isinstance(above, (cst.If, cst.IfExp)) and above.test is node
+        printed = any(
+            isinstance(a, cst.Call) and isinstance(a.func, cst.Name) and a.func.value == "print"
+            for a in source.ancestors(node)
+        )
+        shown = printed or self.ordered(source, node) or self.only_shown(source, node)
+        return tested or shown or self.takes_none(source, node, depth - 1)
+
+    def only_shown(self, source: Source, node: cst.Name) -> bool:
+        """`for name in names: print(name)`: nothing is kept in the loop's order."""
+        loop = source.parents.get(node)
+        if not isinstance(loop, cst.For) or loop.iter is not node:
+            return False
+        kept = (n for n in walk(loop.body) if isinstance(n, (cst.Return, cst.Yield)) or _KEEPS.search(_method(n)))
+        stored = (n for n in walk(loop.body) if isinstance(n, cst.AssignTarget) and isinstance(n.target, cst.Subscript))
+        return next(kept, None) is None and next(stored, None) is None
 
     def of_set(self, facts: Facts, e: Event) -> bool:
         """`list(set(...))`, `enumerate(words)` of a set"""

@@ -11,7 +11,7 @@ from ddpify.edits import AddHelper, AddImport, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.changes import Change, anchor, find_changes
 from ddpify.facts.contents import modules
-from ddpify.facts.frames import Frame
+from ddpify.facts.frames import Frame, while_made
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.placing import following, steps
 from ddpify.facts.roles import root
@@ -119,7 +119,8 @@ class ModuleChangedAfterWrap(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         changes = facts.cached("changes", find_changes)
         if not facts.converting:
-            mine = [c for c in changes if facts.editable(c.event.frame.source) and not c.toggles]  # those are DDP213
+            here = [c for c in changes if facts.editable(c.event.frame.source) and not while_made(c.event.frame)]
+            mine = [c for c in here if not c.toggles]  # those are DDP213
             seen = {id(c.event.node): c for c in reversed(mine)}
             for change in reversed(seen.values()):
                 e = change.event

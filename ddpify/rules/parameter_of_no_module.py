@@ -110,7 +110,7 @@ class ParameterOfNoModule(Rule):
             return
         for parameter in facts.roles.bare:
             site = parameter.site
-            if site.source is facts.source and site.node in site.source.parents:
+            if facts.editable(site.source) and site.node in site.source.parents:
                 code = shown(site.source, site.node)
                 yield self.finding(
                     site.source, site.node, f"`{code}` is trained, and nothing averages its gradients over the ranks"

@@ -67,6 +67,8 @@ class VisibleDevicesInScript(Rule):
             key = constants(facts.flow.values.get(index.value, ())) if isinstance(index, cst.Index) else None
             if key != ["CUDA_VISIBLE_DEVICES"] or not facts.editable(e.frame.source):
                 continue
+            if not facts.converting and constants(e.value) in ([""], ["-1"]):
+                continue  # the CPU is meant
             seen.add(id(e.stmt))
             code = e.frame.source.code(e.stmt)
             yield self.finding(
