@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, detached, join, origins
+from ddpify.facts.contents import constants, detached, join, origins, take_in
 from ddpify.facts.fields import Fields
 from ddpify.facts.frames import Frame
 from ddpify.facts.surface import SURFACE
@@ -182,12 +182,7 @@ class Attributes(Fields):
         if isinstance(obj, (Instance, Module, Thing, Optimizer, Loader)):
             self.set_attribute(obj, name, value)
             if isinstance(obj, Module):
-                obj.parts.append(value)
-                for part in value:
-                    if isinstance(part, Thing) and part.owner is None:
-                        part.owner = obj
-                    if isinstance(part, Module) and part is not obj and part.part_of is None:
-                        part.part_of = obj
+                take_in(obj, value)
         elif isinstance(obj, Wrapped) and self.planned:
             for inner in obj.module:
                 self.set_field(inner, name, value)
@@ -197,6 +192,8 @@ class Attributes(Fields):
             self.modules[obj.source].scope.names[name] = value
 
     def set_item(self, obj: Obj, keys: list[object] | None, value: Value) -> None:
+        if isinstance(obj, Module):
+            take_in(obj, value)
         if isinstance(obj, Dict):
             if keys is None:
                 obj.joined, obj.closed = join(obj.joined, value), False

@@ -132,6 +132,16 @@ def with_parts(module: Module) -> Iterator[Module]:
         todo.extend(x for value in (*m.fields.values(), *m.parts) for x in modules(value))
 
 
+def take_in(module: Module, value: Value) -> None:
+    """A value becomes a part of a module: `self.body = Block()`, `self.blocks.append(Block())`."""
+    module.parts.append(value)
+    for part in value:
+        if isinstance(part, Thing) and part.owner is None:
+            part.owner = module
+        if isinstance(part, Module) and part is not module and part.part_of is None:
+            part.part_of = module
+
+
 def parameters_in(value: Value) -> tuple[list[Module], bool]:
     """The modules whose parameters are handed over, and whether there are others that belong to none."""
     held: list[Module] = []

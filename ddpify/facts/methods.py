@@ -14,6 +14,7 @@ from ddpify.facts.contents import (
     modules,
     origins,
     parameters_in,
+    take_in,
 )
 from ddpify.facts.expressions import Expressions
 from ddpify.facts.frames import Frame
@@ -80,6 +81,7 @@ EXCHANGES = frozenset(
         "__setitem__",
     }
 )
+_TAKES_IN = frozenset({"add_module", "append", "extend", "insert", "register_module", "update"})
 #: Methods of tensors behind which no gradient flows back.
 _CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist", "argmax"})
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
@@ -187,6 +189,9 @@ class Methods(Expressions):
             return self.forward(obj, node, [*given, *named.values()], frame)
         if name in ("no_sync", "join"):
             return UNKNOWN
+        if name in _TAKES_IN and isinstance(obj, Module):
+            for _, value in (*given, *named.values()):
+                take_in(obj, value)
         known: frozenset[Origin] = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
         if known and inner:
             return self.forward_by_method(inner[0], node, known)

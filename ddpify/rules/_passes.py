@@ -26,6 +26,17 @@ class Pass:
     name: str = ""
     problem: str = ""
 
+    def remade_in(self, facts: Facts) -> cst.CSTNode | None:
+        """The outermost loop that makes the loader anew for each pass over it: its sampler cannot count them."""
+        taken = [e for e in facts.flow.log.of("external") if e.name == "builtins.next" and _of(self.loader, e)]
+        drawn = [set(e.frame.source.ancestors(e.node)) for e in taken]
+        around = set(self.source.ancestors(self.node))
+        loops = [
+            a for a in self.loader.site.source.ancestors(self.loader.site.node) if isinstance(a, (cst.For, cst.While))
+        ]
+        passes = [a for a in loops if a in around and any(a in inner for inner in drawn)]
+        return passes[-1] if passes else None
+
 
 def one_by_one(facts: Facts, shuffles: Callable[[Loader], bool]) -> Iterator[Pass]:
     """The passes over the training loaders that no loop reads, each place once."""
@@ -42,6 +53,12 @@ def one_by_one(facts: Facts, shuffles: Callable[[Loader], bool]) -> Iterator[Pas
         if not found and not any(e.name == "itertools.cycle" and loader in e.value for e in calls):
             why = "batches of this loader are taken one by one, so the passes over it could not be found"
             yield Pass(known.source, known.call, loader, problem=why)
+
+
+def _of(loader: Loader, e: Event) -> bool:
+    return loader in loaders_in(e.value) or any(
+        isinstance(o, FromBatch) and o.loader is loader for o in origins(e.value)
+    )
 
 
 def _trains(facts: Facts, loader: Loader) -> bool:

@@ -16,7 +16,7 @@ from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._passes import one_by_one
+from ddpify.rules._passes import Pass, one_by_one
 from ddpify.source import Source, walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
@@ -267,6 +267,19 @@ class MissingSetEpoch(Rule):
             reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
         )
 
+    def counted(self, facts: Facts, found: Pass, loop: cst.CSTNode, place: cst.CSTNode) -> Finding:
+        """`while True: it = iter(DataLoader(...))`: each has a new sampler, so the passes are counted beside it."""
+        count = facts.names_of(found.source).fresh("passes")
+        line = set_epoch(facts, found.loader, found.name, count)
+        return self.finding(
+            found.source,
+            place,
+            f"`{found.name}` is shuffled anew in every pass",
+            InsertBefore(found.source, loop, (f"{count} = 1",)),
+            InsertBefore(found.source, place, (f"{count} += 1", line)),
+            reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
+        )
+
     def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.CSTNode) -> cst.CSTNode | None:
         """The loop statement over the loader, where the loader is made anew in each epoch."""
         call = epoch.loader.call
@@ -304,8 +317,11 @@ class MissingSetEpoch(Rule):
     def steps(self, facts: Facts) -> Iterator[Finding]:
         """Batches that are not read by a loop over the loader (`next(it)`): passes that cannot be counted here."""
         for found in one_by_one(facts, lambda loader: self.shuffles(facts, loader)):
-            if found.name:
-                place = statement_of(found.source, found.node)
+            place = statement_of(found.source, found.node)
+            loop = found.remade_in(facts)
+            if found.name and loop is not None:
+                yield self.counted(facts, found, loop, place)
+            elif found.name:
                 yield self.passes(facts, found.source, place, found.loader, found.name)
             else:
                 yield self.finding(found.source, found.node, found.problem, left=_PASS)

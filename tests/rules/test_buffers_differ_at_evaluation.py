@@ -65,3 +65,39 @@ def test_the_module_is_evaluated_before_and_behind_the_wrap(count: int) -> None:
     assert "    sync_buffers(unwrap(net))\n" in result.text
     assert "values = [unwrap(net)(x).mean().item() for (x,) in held_out]" in result.text
     assert {"unwrap", "sync_buffers"} <= result.needs
+
+
+PARTS = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {made}
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.out(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "self.blocks = nn.ModuleList()\n        self.blocks.append(Block())",
+        "self.blocks = nn.ModuleList()\n        self.blocks.extend([nn.Linear(4, 4), Block()])",
+        "self.blocks = nn.ModuleDict()\n        self.blocks['a'] = Block()",
+        "self.blocks = nn.Sequential()\n        self.blocks.add_module('a', Block())",
+        "self.add_module('block', Block())",
+        "self.blocks = nn.ModuleList([Block() for _ in range(2)])",
+    ],
+)
+def test_statistics_of_parts_that_a_container_takes_in(made: str) -> None:
+    text = edited(SCRIPT.format(models=PARTS.format(made=made), made="net = Net()"), "DDP201", "DDP206").text
+    assert "sync_buffers(" in text

@@ -151,3 +151,39 @@ def test_each_pass_over_several_loaders_has_another_order() -> None:
 def test_a_pass_whose_loader_has_no_name_is_left() -> None:
     (message,) = edited(SEVERAL.format(again="list(loaders)[i]"), CODE).left
     assert "another pass over the loader begins here" in message
+
+
+REMADE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def draw(data):
+    loader = DataLoader(data, batch_size=2, shuffle=True)
+    loader = iter(loader)
+    while True:
+        try:
+            yield next(loader)
+        except StopIteration:
+            loader = DataLoader(data, batch_size=2, shuffle=True)
+            loader = iter(loader)
+            yield next(loader)
+
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = draw(TensorDataset(torch.ones(8, 4)))
+for step in range(9):
+    (x,) = next(batches)
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_loader_that_is_made_anew_for_each_pass_has_its_passes_counted() -> None:
+    result = edited(REMADE, CODE)
+    assert not result.left
+    assert result.has(
+        "loader.sampler.set_epoch(loader.sampler.epoch + 1)\nloader = iter(loader)\npasses = 1\nwhile True:"
+    )
+    assert result.has("passes += 1\nloader.sampler.set_epoch(passes)\nloader = iter(loader)")
