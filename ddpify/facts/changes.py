@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,10 @@ _PUTS = frozenset({"add_module", "append", "extend", "insert", "register_module"
 _PUTS |= {"__setattr__", "__setitem__"}
 _LAYERS = frozenset({"reset_classifier", "resize_token_embeddings"})
 _DRAWS = frozenset({"reset_parameters", "init_weights"})
+
+
+#: what gives the weights the same values on every rank
+_FILLS = re.compile(r"torch\.nn\.init\.(constant|zeros|ones|eye|dirac)_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +82,11 @@ def _what(flow: Flow, e: Event, mine: set[Module]) -> str:
         return "exchanges a layer of the model" if fresh and e.name != "grad" else ""
     if e.kind == "method" and e.name in _LAYERS:
         return "exchanges a layer of the model"
-    draws = e.kind == "external" or e.name in _DRAWS or (e.name == "apply" and _draws(flow, e))
+    draws = (
+        (e.kind == "external" and not _FILLS.fullmatch(e.name))
+        or e.name in _DRAWS
+        or (e.name == "apply" and _draws(flow, e))
+    )
     return "draws weights of the model anew" if draws else ""
 
 

@@ -10,6 +10,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torch\.nn\.parallel(\.distributed)?\.DistributedDataParallel|apex\.parallel\.DistributedDataParallel", "ddp"),
     (r"torch\.nn(\.parallel(\.data_parallel)?)?\.DataParallel", "dataparallel"),
     (r"torch\.nn\.SyncBatchNorm\.convert_sync_batchnorm", "same-module"),
+    (r"torch\.nn\.utils\.(parametrizations\.)?(remove_)?weight_norm", "same-module"),
     (r"torch\.nn\.(parameter\.)?Parameter", "parameter"),
     (r"torch\.nn\.(modules\.\w+\.)?(\w*Loss|PairwiseDistance|CosineSimilarity)", "loss-module"),
     (

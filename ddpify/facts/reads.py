@@ -28,7 +28,11 @@ _OTHERS = re.compile(
     r"|cv2\.imread|torchvision\.io\.read_\w+|os\.(listdir|scandir)|glob\.i?glob|torchvision\.datasets\.(ImageFolder|DatasetFolder)|.*\.from_pretrained"
 )
 #: What a library calls its readers: Tokenizer.from_file, coco.loadRes, spm.SentencePieceProcessor(model_file=...).
-_LIKE_READING = re.compile(r"(load|read|parse|imread|from_(file|path|json|disk))([A-Z_].*|s?$)|\w+(Reader|Processor)")
+_LIKE_READING = re.compile(
+    r"(load|read|parse|imread|from_(file|path|json|disk))([A-Z_].*|$)|(read|parse)s$|\w+(Reader|Processor)"
+)
+    r"(load|read|parse|imread|from_(file|path|json|disk))([A-Z_].*|$)|(read|parse)s$|\w+(Reader|Processor)"
+)
 _FOLDERS = re.compile(r"torchvision\.datasets\.(ImageFolder|DatasetFolder)|os\.(listdir|scandir)|glob\.i?glob")
 #: What changes a folder as a whole.
 _REMOVES = re.compile(r"os\.(remove|unlink|rmdir|removedirs)")

@@ -33,6 +33,8 @@ class Single:
         for above in frame.source.ancestors(node):
             if isinstance(above, cst.FunctionDef):
                 return False
+            if isinstance(above, (cst.If, cst.IfExp)) and below is above.body and _is_alone(above.test):
+                return True
             if isinstance(above, (cst.If, cst.IfExp)) and below is not above.test:
                 other = above.orelse if below is above.body else above.body
                 if other is not None and self.is_distributed(other) and not self.is_distributed(below):
@@ -95,9 +97,17 @@ def _place(block: cst.IndentedBlock, stmt: cst.CSTNode) -> int:
 def _says_alone(stmt: cst.CSTNode) -> bool:
     """`assert local_rank == -1`: what comes behind it is for one process."""
     small = stmt.body[0] if isinstance(stmt, cst.SimpleStatementLine) else None
-    test = small.test if isinstance(small, cst.Assert) else None
-    equal = isinstance(test, cst.Comparison) and isinstance(test.comparisons[0].operator, cst.Equal)
-    return isinstance(test, cst.Comparison) and equal and asks_launch(test)
+    return isinstance(small, cst.Assert) and _is_alone(small.test)
+
+
+def _is_alone(test: cst.BaseExpression) -> bool:
+    """`local_rank == -1 and args.evaluate_during_training`"""
+    match test:
+        case cst.BooleanOperation(left=left, operator=cst.And(), right=right):
+            return _is_alone(left) or _is_alone(right)
+        case cst.Comparison(comparisons=[cst.ComparisonTarget(operator=cst.Equal())]):
+            return asks_launch(test)
+    return False
 
 
 def asks_launch(node: cst.Comparison) -> bool:

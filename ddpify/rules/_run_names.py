@@ -47,6 +47,7 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             and event.obj.name == "parser"
             and event.name == "add_argument"
             and by_chance(default)
+            and (facts.converting or not named_chance(default).startswith(("random.", "numpy.", "torch.")))
         ):
             yield Named(event.node, event.frame.source, named_chance(default), "it is the default of an argument")
 

@@ -221,6 +221,8 @@ class AttributeThroughWrapper(Rule):
         base = node.value if isinstance(node, (cst.Attribute, cst.Subscript)) else node
         held = facts.flow.values.get(base, ())
         text = f"{source.code(base)}.module"
+        if isinstance(node, cst.Attribute) and self.is_asked_first(source, node):
+            return True
         # model.module.head if is_parallel(model) else model.head
         if any(isinstance(a, (cst.IfExp, cst.If)) and text in source.code(a) for a in source.ancestors(node)):
             return True
@@ -228,6 +230,13 @@ class AttributeThroughWrapper(Rule):
             return False
         name = re.escape(source.code(base))
         return re.search(rf"\b{name}\s*=[^=\n]*\.module\b", source.text) is not None
+
+    def is_asked_first(self, source: Source, node: cst.Attribute) -> bool:
+        """`hasattr(model, "config") and model.config.size`"""
+        asked = re.compile(rf"hasattr\(\s*{re.escape(source.code(node.value))}\s*,\s*[\"']{node.attr.value}[\"']")
+        tests = (cst.If, cst.IfExp, cst.BooleanOperation)
+        above = (a for a in source.ancestors(node) if isinstance(a, tests))
+        return any(asked.search(source.code(a.left if isinstance(a, cst.BooleanOperation) else a.test)) for a in above)
 
     def unwrapped(self, facts: Facts, source: Source, node: cst.CSTNode) -> tuple[Edit, ...]:
         """`ddp.module.tau`, where the name holds the wrapper and nothing else."""

@@ -13,14 +13,12 @@ from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import made_alike
 from ddpify.facts.locality import Locality, locality
-from ddpify.facts.own import own
-from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.signals import comes_by_signal
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
-from ddpify.facts.writes import find_writes
-from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._own_decisions import decides, keeps
 from ddpify.source import Source, walk
 
 
@@ -193,7 +191,7 @@ class DecisionOnOwnBatch(Rule):
         known = locality(facts)
         if not facts.converting:
             told: set[int] = set()
-            for finding in (*self.lint(facts, known), *self.decides(facts), *self.kept(facts)):
+            for finding in (*self.lint(facts, known), *decides(self, facts), *keeps(self, facts)):
                 if id(finding.node) not in told:
                     told.add(id(finding.node))
                     yield finding
@@ -256,52 +254,6 @@ class DecisionOnOwnBatch(Rule):
                     )
                     if facts.editable(source):
                         yield self.finding(source, test, message)
-
-    def decides(self, facts: Facts) -> Iterator[Finding]:
-        """A schedule, or the end of training, that goes by what this rank saw in its own shard."""
-        known, done = own(facts), set[int]()
-        for e in facts.flow.log.of("method", "break", "return"):
-            source = e.frame.source
-            if not facts.editable(source) or guarded(e, facts.flow):
-                continue
-            if e.kind == "method":
-                if e.name != "step" or not isinstance(e.obj, Scheduler) or not isinstance(e.node, cst.Call):
-                    continue
-                for given in (a.value for a in e.node.args[:1] if id(a.value) not in done):
-                    if known.is_own(given, e.frame):
-                        done.add(id(given))
-                        code = source.code(given)
-                        message = f"`{code}` is of this rank's own shard: the ranks' learning rates come to differ"
-                        yield self.finding(source, given, message)
-                continue
-            loops = [lp for lp in e.loops if isinstance(lp.node, (cst.For, cst.While)) and lp.frame is e.frame]
-            if not loops or not self.inside(facts, loops[-1].node):
-                continue
-            inner = set(source.ancestors(e.stmt))
-            for test in (u for u in e.under if isinstance(u, cst.If) and u in inner and id(u) not in done):
-                within = any(lp.node in set(source.ancestors(test)) for lp in loops)
-                if within and known.is_own(test.test, e.frame):
-                    done.add(id(test))
-                    message = (
-                        f"`{source.code(test.test)}` is of this rank's own shard: `{e.kind}` ends its training alone"
-                    )
-                    yield self.finding(source, test, message)
-
-    def kept(self, facts: Facts) -> Iterator[Finding]:
-        """`if accuracy > best: save()`, where the accuracy is of one shard."""
-        known, done = own(facts), set[int]()
-        for write in facts.cached("writes", find_writes):
-            for e in write.call.events if write.call.name == "torch.save" else ():
-                ways = [(e.stmt, e.under, e.frame)]
-                ways += [(x.stmt, (), x.frame) for chain in e.frame.chains(4) for x in chain]
-                for stmt, _, frame in ways:
-                    tests = (a for a in frame.source.ancestors(stmt) if isinstance(a, cst.If))
-                    test = next((t for t in tests if known.is_own(t.test, frame)), None)
-                    if test is not None and id(test) not in done and facts.editable(frame.source):
-                        done.add(id(test))
-                        code = frame.source.code(test.test)
-                        message = f"`{code}` is of this rank's own shard: which checkpoint is kept goes by it"
-                        yield self.finding(frame.source, test, message, severity=Severity.WARNING)
 
     def agrees(self, facts: Facts, test: cst.BaseExpression, e: Event) -> bool:
         """Whether something that a test reads has been given to a collective, or to a function that makes one."""

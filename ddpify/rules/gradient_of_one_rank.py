@@ -13,7 +13,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.trails import shown
 from ddpify.facts.values import Ext, Method, Module, Obj, Parameters, Seq, Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule, Severity
-from ddpify.source import children
+from ddpify.source import children, walk
 
 _HOOKS = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 _GRAD = "torch.autograd.grad"
@@ -98,7 +98,8 @@ class GradientOfOneRank(Rule):
 
     def hooks(self, facts: Facts, inner: set[Module]) -> Iterator[tuple[Event, str]]:
         for e in facts.flow.log.of("method"):
-            if e.name in _HOOKS and e.obj is not None and _of(e.obj, inner):
+            chosen = any(isinstance(u, cst.If) and any(u in set(walk(lp.node)) for lp in e.loops) for u in e.under)
+            if e.name in _HOOKS and e.obj is not None and _of(e.obj, inner) and not chosen:
                 code = shown(e.frame.source, e.node)
                 yield e, f"`{code}` sees this rank's gradient, before DDP averages it"
 
