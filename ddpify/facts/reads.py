@@ -31,8 +31,6 @@ _OTHERS = re.compile(
 _LIKE_READING = re.compile(
     r"(load|read|parse|imread|from_(file|path|json|disk))([A-Z_].*|$)|(read|parse)s$|\w+(Reader|Processor)"
 )
-    r"(load|read|parse|imread|from_(file|path|json|disk))([A-Z_].*|$)|(read|parse)s$|\w+(Reader|Processor)"
-)
 _FOLDERS = re.compile(r"torchvision\.datasets\.(ImageFolder|DatasetFolder)|os\.(listdir|scandir)|glob\.i?glob")
 #: What changes a folder as a whole.
 _REMOVES = re.compile(r"os\.(remove|unlink|rmdir|removedirs)")

@@ -48,9 +48,9 @@ def keeps(rule: Rule, facts: Facts) -> Iterator[Finding]:
     known, done = own(facts), set[int]()
     for write in facts.cached("writes", find_writes):
         for e in write.call.events if write.call.name == "torch.save" else ():
-            ways = [(e.stmt, e.under, e.frame)]
-            ways += [(x.stmt, (), x.frame) for chain in e.frame.chains(4) for x in chain]
-            for stmt, _, frame in ways:
+            ways = [(e.stmt, e.frame)]
+            ways += [(x.stmt, x.frame) for chain in e.frame.chains(4) for x in chain]
+            for stmt, frame in ways:
                 tests = (a for a in frame.source.ancestors(stmt) if isinstance(a, cst.If))
                 test = next((t for t in tests if known.is_own(t.test, frame)), None)
                 if test is not None and id(test) not in done and facts.editable(frame.source):
