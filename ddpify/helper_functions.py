@@ -224,6 +224,16 @@ def <average_gradients>(*parameters):
         <dist>.all_reduce(grad)
         grad /= <dist>.get_world_size()
 ''',
+    "columns_of_rank": '''
+def <columns_of_rank>(value):
+    """This process's part of dimension 1 of a tensor (time, batch, ...), or of each in a tuple: whole columns."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(<columns_of_rank>(v) for v in value)
+    world_size = <dist>.get_world_size()
+    if value.size(1) % world_size:
+        raise ValueError(f"{value.size(1)} columns cannot be shared out over {world_size} processes")
+    return value.chunk(world_size, dim=1)[<dist>.get_rank()].contiguous()
+''',
     "unwrap": """
 def <unwrap>(model):
     return model.module if isinstance(model, <DDP>) else model

@@ -37,6 +37,7 @@ SHAPES = (
     Shape("click_commands", (("default=16", "default=12"),), padded="^epoch"),
     Shape("click_pulses", args=("--epochs", "2", "-b", "12")),
     Shape("collected_predictions", (("batch_size=16", "batch_size=12"), ("[1.0, 1.2, 0.9]", "[1.0, 1.0, 1.0]"))),
+    Shape("columns_of_text", own="^  "),
     Shape("crlf", (("BATCH_SIZE = 9", "BATCH_SIZE = 6"),)),
     Shape("device_string_cuda0", (("batch_size = 25", "batch_size = 24"),), own="step"),
     Shape("distilled_student", (("BATCH = 10", "BATCH = 12"),)),

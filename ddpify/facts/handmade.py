@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.columns import Columns, columns
 from ddpify.facts.dealt import every_so_often, last_pass, own_tests
 from ddpify.facts.definitions import definitions
 from ddpify.facts.dependencies import bindings, bound_names, read_names
@@ -51,7 +52,7 @@ class Draws:
     draw: Event
 
 
-Handmade = Rows | Turns | Draws | Unshared
+Handmade = Rows | Turns | Draws | Columns | Unshared
 
 _LOADER = "put the tensors into a TensorDataset and a DataLoader"
 #: packages whose functions give plain lists, arrays and tensors
@@ -90,6 +91,8 @@ def handmade(facts: Facts) -> tuple[Handmade, ...]:
         twin = next((i for i, other in enumerate(found) if _one_loop(other, known)), None)
         if twin is None:
             found.append(known)
+        elif _beside(found[twin], known):
+            found[twin] = known if isinstance(known, Columns) else found[twin]
         elif not _same(found[twin], known):
             return (_unread(facts, e),)
     return tuple(found) or (_unread(facts, roles.backwards[0]),)
@@ -134,6 +137,11 @@ def _one_loop(one: Handmade, two: Handmade) -> bool:
     if isinstance(one, Turns) and isinstance(two, Turns):
         return any(n is two.loop for n in (one.loop, *walk(one.loop))) or any(n is one.loop for n in walk(two.loop))
     return one.level.body is two.level.body
+
+
+def _beside(one: Handmade, two: Handmade) -> bool:
+    """A model with a state and one without (`if kind == "Transformer":`) that read the same columns."""
+    return isinstance(one, Columns) != isinstance(two, Columns) and {Columns, Turns} == {type(one), type(two)}
 
 
 def _same(one: Handmade, two: Handmade) -> bool:
@@ -206,7 +214,7 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     way = levels(facts, event, given)
     state = left_behind(facts, way)
     if state is not None:
-        return state
+        return columns(facts, event, way) or state
     for level in way:
         for loop in reversed(level.loops):
             if isinstance(loop.node, cst.For) and bound_names(loop.node.target) & level.names:
@@ -340,4 +348,4 @@ def _orders(facts: Facts) -> Iterator[Event]:
             yield e
 
 
-__all__ = ["Draws", "Handmade", "Rows", "Turns", "Unshared", "hand_fed", "shared_by_hand"]
+__all__ = ["Columns", "Draws", "Handmade", "Rows", "Turns", "Unshared", "hand_fed", "shared_by_hand"]

@@ -10,7 +10,7 @@ import libcst as cst
 from ddpify.facts.batchsize import relation
 from ddpify.facts.contents import constants, data_of
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.facts.handmade import Turns, hand_fed
+from ddpify.facts.handmade import Columns, Turns, hand_fed
 from ddpify.facts.loops import Accumulator, LoopFacts, read_after
 from ddpify.facts.roles import Pass
 from ddpify.facts.shares import problem
@@ -35,12 +35,14 @@ def _dealt_out(facts: Facts) -> list[LoopFacts]:
     """The loops that cut training batches by hand."""
     found = []
     for hand in hand_fed(facts):
-        starts = facts.flow.log.of("loop") if isinstance(hand, Turns) else []
+        starts = facts.flow.log.of("loop") if isinstance(hand, (Turns, Columns)) else []
         for e in starts:
-            if isinstance(hand, Turns) and (e.node, e.frame, e.name) == (hand.loop, hand.level.frame, "start"):
-                batches = Thing(Site(hand.sequence, e.frame.source, e.frame), name="batches")
+            if not isinstance(hand, (Turns, Columns)):
+                continue
+            if (e.node, e.frame, e.name) == (hand.loop, hand.level.frame, "start"):
+                batches = Thing(Site(hand.loop.iter, e.frame.source, e.frame), name="batches")
                 known = _analyse(facts, Pass(batches, Loop(e.node, e.frame), e, training=True), hand.loop)
-                known.dealt = True
+                known.dealt = isinstance(hand, Turns)
                 found.append(known)
                 break
     return found

@@ -38,6 +38,11 @@ _HOLDERS = re.compile(r"torch\.nn\.(modules\.\w+\.)?(Sequential|ModuleList|Modul
 _BATCH_FIRST = re.compile(
     r"torch\.nn\.(modules\.\w+\.)?(RNN|LSTM|GRU|MultiheadAttention|Transformer(Encoder|Decoder)?(Layer)?)"
 )
+_RECURRENT = re.compile(r"torch\.nn\.(modules\.\w+\.)?(RNN|LSTM|GRU)")
+_ALONG_FEATURES = re.compile(
+    r"torch\.nn\.(modules\.\w+\.)?(Linear|Embedding|Identity|LayerNorm|RMSNorm|\w*Dropout|\w*(ReLU6?|ELU|GELU|SiLU|Mish|"
+    r"Tanh|[sS]igmoid|Softplus))"
+)
 _PICTURES = re.compile(r"torchvision\.models\..*|timm\.(models\.)?create_model")
 _ENTRIES = """
 relu relu6 leaky_relu elu gelu silu selu tanh sigmoid softplus hardtanh mish logsigmoid dropout exp log log1p sqrt pow
@@ -88,6 +93,18 @@ def _mixed(facts: Facts, module: Module, seen: set[int]) -> Iterator[Mixed]:
     for part in parts:
         for inner in modules((part,)):
             yield from _mixed(facts, inner, seen)
+
+
+def is_recurrent(module: Module) -> bool:
+    """`nn.LSTM(...)`"""
+    return _RECURRENT.fullmatch(module.name) is not None
+
+
+def is_in_time(module: Module) -> bool:
+    """A layer that takes (time, batch, feature), and each entry of the batch by itself."""
+    if _BATCH_FIRST.fullmatch(module.name):
+        return not _told(module.site.node)
+    return _ALONG_FEATURES.fullmatch(module.name) is not None or _HOLDERS.fullmatch(module.name) is not None
 
 
 def _told(node: cst.CSTNode) -> bool:

@@ -15,7 +15,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.phases import phase_test
 from ddpify.facts.surface import SURFACE
 from ddpify.facts.unreached import unreached
-from ddpify.facts.values import Dict, Ext, Module, Seq, Wrapped
+from ddpify.facts.values import Dict, Ext, Module, Obj, Seq, Thing, Wrapped
 from ddpify.source import Source
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def find_raw(facts: Facts) -> list[Raw]:
             return
         for place, source in climb(frame or event.frame, node, trains):
             values = flow.values.get(place, ())
-            both = any(isinstance(o, Module) for o in values)
+            both = any(map(_is_bare, values))
             found.setdefault(id(place), Raw(place, source, why, what, both))
 
     trained = {
@@ -89,7 +89,7 @@ def find_raw(facts: Facts) -> list[Raw]:
                 stays = any(place is func for place, _ in climb(e.frame, func, trains))
                 test = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()" if stays else None
             if test is not None:
-                both = any(isinstance(o, Module) for o in flow.values.get(func, ()))
+                both = any(map(_is_bare, flow.values.get(func, ())))
                 found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", both, test))
             else:
                 want(e, func, "evaluation", "")
@@ -128,6 +128,11 @@ def find_raw(facts: Facts) -> list[Raw]:
         for place, source in climb(frame, base, trains):
             found.setdefault(id(place), Raw(place, source, why, what, both and place is base))
     return list(found.values())
+
+
+def _is_bare(obj: Obj) -> bool:
+    """A module without a wrapper; also what `model = torch.load(path)` gives to a name that held the wrapper."""
+    return isinstance(obj, Module) or (isinstance(obj, Thing) and obj.name == "loaded")
 
 
 def _of_module(facts: Facts, node: cst.BaseExpression) -> bool:

@@ -71,7 +71,7 @@ class Rows:
 
 def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Rows | Unshared:
     """How the rows of a step that trains on whole tensors can be shared out."""
-    given = _tensors(facts, level, level.names)
+    given = outer_tensors(facts, level, level.names)
     if not given:
         return first
     loop = level.loops[0].node
@@ -85,7 +85,7 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
         for lv in levels(facts, b, _loss_names(b)):
             needed |= lv.names
             if lv.frame is level.frame:
-                names.extend(n for n in _tensors(facts, lv, lv.names) if n not in names)
+                names.extend(n for n in outer_tensors(facts, lv, lv.names) if n not in names)
     step = Step(facts, names, [b.node for b in backwards])
     step.run(level.frame.source, level.body)
     kinds = [step.losses.get(id(b.node)) for b in backwards]
@@ -186,7 +186,7 @@ def _bodies(facts: Facts, level: Level) -> list[cst.CSTNode]:
     return found
 
 
-def _tensors(facts: Facts, level: Level, names: frozenset[str]) -> list[str]:
+def outer_tensors(facts: Facts, level: Level, names: frozenset[str]) -> list[str]:
     """The names that hold tensors from before the loop, in the order in which the loop reads them."""
     found: dict[str, None] = {}
     loop = {t for x in bindings(level.body) for t in x.targets}
@@ -201,7 +201,7 @@ def _tensors(facts: Facts, level: Level, names: frozenset[str]) -> list[str]:
 
 def trained_whole(facts: Facts, level: Level) -> bool:
     """`net(x + noise)`, `net(x)`: whether what is trained on is a whole tensor, and no rows are picked out of it."""
-    names = set(_tensors(facts, level, level.names))
+    names = set(outer_tensors(facts, level, level.names))
     forwards = {id(n) for n in facts.roles.training_forwards}
     for node in walk(level.body):
         if isinstance(node, _NAMES) and dotted(node) in names and _is_read(level, node):
