@@ -68,6 +68,13 @@ def on_some_ranks(event: Event, flow: Flow) -> bool:
     return known.limited(event.node, event.frame) or (bool(ways) and all(ways))
 
 
+def by_one_process(event: Event, flow: Flow) -> bool:
+    """Whether some way to an event is one of a run without ranks: `if local_rank == -1: evaluate(model)`."""
+    alone = ranks(flow).single.alone
+    chains = event.frame.chains(8)
+    return alone(event.node, event.frame) or any(alone(e.call, e.frame) for chain in chains for e in chain)
+
+
 def depends_on_rank(node: cst.CSTNode, frame: Frame, flow: Flow) -> bool:
     """Whether an expression differs from rank to rank because of the rank: `f"log_{rank}.txt"`, `rank == 0`."""
     return ranks(flow).differs(node, frame)

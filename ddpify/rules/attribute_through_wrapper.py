@@ -10,6 +10,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.frames import Event
+from ddpify.facts.ranks import by_one_process
 from ddpify.facts.surface import SURFACE
 from ddpify.facts.trails import way_back
 from ddpify.facts.unwrapping import Raw, find_raw
@@ -191,6 +192,7 @@ class AttributeThroughWrapper(Rule):
                 or id(e.node) in seen
                 or not e.obj.module
                 or self.is_unwrapped(facts, e.frame.source, e.node)
+                or by_one_process(e, facts.flow)
             ):
                 continue
             seen.add(id(e.node))

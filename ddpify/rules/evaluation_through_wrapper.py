@@ -8,7 +8,7 @@ from ddpify.facts import Facts
 from ddpify.facts.cuts import uneven_cut
 from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
-from ddpify.facts.ranks import on_some_ranks
+from ddpify.facts.ranks import by_one_process, on_some_ranks
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Loader, Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -76,7 +76,11 @@ class EvaluationThroughWrapper(Rule):
                 message = "a forward of the DDP wrapper over shards of unequal length; use its `.module` there"
                 yield self.finding(e.frame.source, e.node, message)
                 continue
-            if e.node in facts.roles.training_forwards or not on_some_ranks(e, facts.flow):
+            if (
+                e.node in facts.roles.training_forwards
+                or not on_some_ranks(e, facts.flow)
+                or by_one_process(e, facts.flow)
+            ):
                 continue  # a training loop stands under no test of the rank, whatever it looks like from outside
             if e.grad is False and self.without_buffers(e.obj):
                 continue  # it broadcasts nothing
