@@ -15,8 +15,9 @@ demo: $(STAMP)  ## convert a fixture, show diff and report, run the result on tw
 	cd $(DEMO_OUT) && ../../$(BIN)/ddpify train.py --diff
 	cd $(DEMO_OUT) && CUDA_VISIBLE_DEVICES= ../../$(BIN)/ddpify train.py -o train_ddp.py --verify -- $(DEMO_ARGS)
 
-test: $(STAMP)  ## what every change must pass
-	$(BIN)/python -m pytest -m "not slow"
+test: $(STAMP)  ## what every change must pass; tests that start ranks come alone, for those use all cores
+	$(BIN)/python -m pytest -m "not slow and not torchrun" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and torchrun"
 
 test-all: $(STAMP)  ## every fixture at every world size too
 	$(BIN)/python -m pytest

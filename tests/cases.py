@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ddpify.convert import Conversion, convert_source
+from ddpify.rewrite import Rewriter
 from ddpify.source import Source
 
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -102,10 +103,25 @@ def convert_bytes(data: bytes, modules: Mapping[str, bytes] | None = None, name:
     return convert_source(Source(NOWHERE / name, data), overlay=overlay)
 
 
-@functools.cache
 def conversion(case: Case) -> Conversion:
     """The conversion of a fixture, made once; it must not be changed."""
-    return convert_bytes(case.before.read_bytes(), case.modules)
+    return recorded(case)[0]
+
+
+@functools.cache
+def recorded(case: Case) -> tuple[Conversion, list[Rewriter]]:
+    """A conversion, and for each file the rewriter with the changes that it made."""
+    used: list[Rewriter] = []
+
+    class Recording(Rewriter):
+        def __init__(self, source: Source) -> None:
+            super().__init__(source)
+            used.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["ddpify.convert"], "Rewriter", Recording)
+        found = convert_bytes(case.before.read_bytes(), case.modules)
+    return found, used
 
 
 def reconverted(case: Case, make: Callable[[Source], str]) -> Conversion:

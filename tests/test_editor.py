@@ -29,7 +29,7 @@ model = DDP(nn.Linear(4, 1))
 TAIL = "dist.destroy_process_group()\n"
 SAVE = 'torch.save(model.module.state_dict(), "a.pt")'
 BAD = f'{HEAD}os.makedirs("out")\n{SAVE}\n{TAIL}'
-PATIENCE = 30
+PATIENCE = 120
 
 
 class Editor(LanguageClient):

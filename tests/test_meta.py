@@ -19,12 +19,10 @@ from ddpify.docs import explain, pages
 from ddpify.docs.__main__ import generated
 from ddpify.errors import DdpifyError
 from ddpify.rules import Rule, all_rules
-from ddpify.source import Source
 
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(p.stem for p in (ROOT / "ddpify/rules").glob("[!_]*.py"))
-FIXTURES = sorted((ROOT / "fixtures/convert").glob("*/before.py"))
 
 
 def pyproject() -> dict[str, Any]:
@@ -140,15 +138,6 @@ def test_public_names() -> None:
 
 
 # -- what is written ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", FIXTURES, ids=lambda p: p.parent.name)
-def test_output_never_mentions_ddpify(path: Path) -> None:
-    try:
-        conversion = convert_source(Source(Path("train.py"), path.read_bytes()))
-    except DdpifyError:
-        pytest.skip("refused")
-    assert "ddpify" not in conversion.text.lower()
 
 
 def test_no_page_names_a_path_of_one_machine() -> None:

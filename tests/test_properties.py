@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import difflib
-import functools
 import io
 import re
-import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -16,14 +14,13 @@ import libcst as cst
 import pytest
 
 from ddpify.changes import Change
-from ddpify.convert import Conversion
 from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import Refused
 from ddpify.lint import lint_source
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Severity
 from ddpify.source import Source, walk
-from tests.cases import CASES, CONVERTED, NOWHERE, Case, conversion, convert_bytes, each, pairs, written
+from tests.cases import CASES, CONVERTED, NOWHERE, Case, conversion, convert_bytes, each, pairs, recorded, written
 from tests.variants import STATEMENT, bound
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,24 +103,6 @@ def test_names_stay_and_new_ones_collide_with_none(case: Case) -> None:
 # ---- only edits change anything ---------------------------------------------------------------------------
 
 
-@functools.cache
-def recorded(case: Case) -> tuple[Conversion, list[Rewriter]]:
-    """A conversion, and for each file the rewriter with the changes that it made."""
-    used: list[Rewriter] = []
-
-    class Recording(Rewriter):
-        def __init__(self, source: Source) -> None:
-            super().__init__(source)
-            used.append(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["ddpify.convert"], "Rewriter", Recording)
-        found = convert_bytes(case.before.read_bytes(), case.modules)
-    assert written(found) == written(conversion(case))
-    assert {r.source for r in used} == {before for before, _ in pairs(found)}
-    return found, used
-
-
 @each(c for c in CASES if c.name not in ("refused_python2", "refused_syntax_error"))
 def test_no_edits_change_nothing(case: Case) -> None:
     for name, data in {"before.py": case.before.read_bytes(), **case.modules}.items():
@@ -152,6 +131,7 @@ def in_block(change: Change, source: Source) -> bool:
 @each(CONVERTED)
 def test_every_change_has_an_owner(case: Case) -> None:
     found, rewriters = recorded(case)
+    assert {r.source for r in rewriters} == {before for before, _ in pairs(found)}
     for rewriter in rewriters:
         source = rewriter.source
         edits = [e for e in found.plan.edits if e.source is source and not isinstance(e, (AddHelper, AddImport))]

@@ -115,12 +115,14 @@ class Run:
     def checked(self, scripts: list[Path], more: list[Path], task: Task) -> Iterator[Root]:
         """What every script sees; the files that were given first."""
         from ddpify.linting.root import check_root
+        from ddpify.rules import all_rules
 
         asked = [(p, True) for p in scripts] + [(p, False) for p in more]
         jobs = min(self.jobs or _cpus(), len(asked))
         if jobs <= 1 or len(asked) < _MANY:
             yield from (check_root(p, task, d) for p, d in asked)
             return
+        all_rules()  # read before the processes are forked: else each of them reads all the rules
         pool = ProcessPoolExecutor(jobs)
         try:
             yield from pool.map(check_root, (p for p, _ in asked), itertools.repeat(task), (d for _, d in asked))
