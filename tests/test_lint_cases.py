@@ -876,6 +876,120 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         set(),
     ),
+    "a model finds the size of its layers by a forward of its own": (
+        """
+        class Sized(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(8, 4)
+                self.size = self.forward(torch.zeros(2, 8)).shape[-1]
+
+            def forward(self, x):
+                return self.body(x).mean(1, keepdim=True)
+
+        model = DDP(Sized().cuda(), device_ids=[local_rank])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(model, 0)
+        """,
+        set(),
+    ),
+    "an attribute lives on the wrapper": (
+        """
+        model.settings = {"gain": 2.0}
+        train(model, 0)
+        if rank == 0:
+            print(model.settings["gain"])
+        """,
+        set(),
+    ),
+    "an attribute is asked for first": (
+        """
+        train(model, 0)
+        if hasattr(model, "settings") and model.settings:
+            time.sleep(1)
+        """,
+        set(),
+    ),
+    "a helper says whether there is a wrapper": (
+        """
+        def is_parallel(net):
+            return type(net) is DDP
+
+        train(model, 0)
+        head = model.module.head if is_parallel(model) else model.head
+        """,
+        set(),
+    ),
+    "a listing whose order nobody takes": (
+        """
+        names = [name for name in os.listdir("data") if name.endswith(".pt")]
+        names.sort()
+        kept = [name for name in os.listdir("kept") if name.endswith(".pt")]
+        newest = max(kept) if kept else None
+        train(model, 0)
+        """,
+        set(),
+    ),
+    "the head begins at zero on every rank": (
+        """
+        nn.init.zeros_(model.module.head.weight)
+        train(model, 0)
+        """,
+        set(),
+    ),
+    "a search that is for one process": (
+        """
+        def search(local_rank):
+            assert local_rank == -1, "one process only"
+            with open("found.txt", "a") as log:
+                log.write("1")
+
+        train(model, 0)
+        if os.environ.get("SEARCH"):
+            search(int(os.environ.get("LOCAL_RANK", -1)))
+        """,
+        set(),
+    ),
+    "steps are counted beside the losses": (
+        """
+        state = {"step": 0, "loss": 0.0}
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            for x, y in train_loader:
+                loss = F.mse_loss(model(x.cuda()), y.cuda())
+                loss.backward()
+                optimizer.step()
+                state["step"] += 1
+                state["loss"] += loss.item()
+                if state["step"] % 100 == 0 and rank == 0:
+                    torch.save(net.state_dict(), "last.pt")
+        """,
+        set(),
+    ),
+    "the CPU is chosen, and output goes nowhere": (
+        """
+        if os.environ.get("CPU"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+        with open(os.devnull, "w") as nothing:
+            train(model, 0)
+        """,
+        set(),
+    ),
+    "flags are switched off on the other ranks": (
+        """
+        class Log:
+            def __init__(self, enabled, flags):
+                self.flags = flags
+                for name, flag in self.flags.items():
+                    self.flags[name] = flag and enabled
+                if self.flags["file"]:
+                    self.file = open("log.txt", "w")
+
+        log = Log(rank == 0, {"file": True})
+        train(model, 0)
+        """,
+        set(),
+    ),
     "the epoch is reported in the name of each rank": ('train(model, 0)\nprint(f"[{rank}] done")', set()),
 }
 
