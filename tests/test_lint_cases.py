@@ -881,11 +881,11 @@ CASES: dict[str, tuple[str, set[str]]] = {
         class Sized(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.body = nn.Linear(8, 4)
-                self.size = self.forward(torch.zeros(2, 8)).shape[-1]
+                self.body, self.scale = nn.Linear(8, 1), 1.0
+                self.scale = 1 / (1 + self.forward(torch.ones(2, 8)).abs().mean())
 
             def forward(self, x):
-                return self.body(x).mean(1, keepdim=True)
+                return self.body(x) * self.scale
 
         model = DDP(Sized().cuda(), device_ids=[local_rank])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
