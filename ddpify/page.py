@@ -26,6 +26,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 1200px; margin: 2rem aut
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .25rem .6rem; vertical-align: top; border-bottom: 1px solid #8884; }
 td.held { color: #1a7f37; } td.failed { color: #d1242f; font-weight: bold; } td.noted { color: #9a6700; }
+h1, h2 { line-height: 1.25; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 td.nottried { color: #57606a; }
 pre, table.diff { font: 12px/1.45 ui-monospace, Menlo, Consolas, monospace; }
 pre { overflow-x: auto; padding: .8rem; border: 1px solid #8884; }
@@ -47,13 +48,20 @@ def page(verified: VerifyReport, report: Report | None = None) -> str:
         f'<html lang="en"><head><meta charset="utf-8"><title>{_text(verified.script)}: {head}</title>',
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>{_text(verified.script)}: {head}</h1>",
-        f"<p>{verified.nproc} ranks under torchrun, {_text(verified.backend)}, {verified.seconds:.1f} s</p>",
+        f"<p>{verified.nproc} ranks under torchrun, {_text(verified.backend)}, {verified.seconds:.1f} s: "
+        f"{_counts(verified)}</p>",
         *_checks(verified),
         *_curves(_losses(verified)),
         *(_comparison(report) if report is not None else ()),
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _counts(verified: VerifyReport) -> str:
+    """`1 failed, 12 held, 3 not tried`"""
+    words = [result.status.value for result in (*verified.results, *verified.compared)]
+    return ", ".join(f"{words.count(word)} {word}" for word in sorted(set(words)))
 
 
 def _text(value: object) -> str:
@@ -70,7 +78,8 @@ def _checks(verified: VerifyReport) -> Iterator[str]:
         )
     yield "</table>"
     if verified.equivalence is not None:
-        yield f"<h2>{_text(verified.equivalence.head())}</h2>"
+        head = verified.equivalence.head()
+        yield f"<h2>{_text(head[:1].upper() + head[1:])}</h2>"
         yield f"<pre>{_text(chr(10).join(verified.equivalence.table()))}</pre>"
     for note in verified.notes():
         yield f"<p>{_text(note)}</p>"
@@ -108,9 +117,11 @@ def _curves(curves: Mapping[str, Sequence[float]]) -> Iterator[str]:
             f"{10 + (_HIGH - 40) * (high - v) / ((high - low) or 1):.1f}"
             for i, v in series
         )
-        yield f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        # one that lies on another lets it show through
+        dash = ' stroke-dasharray="7 5"' if number else ""
+        yield f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"{dash}/>'
         y = _HIGH + 24 * number + 8
-        yield f'<path d="M{_EDGE},{y}h24" stroke="{colour}" stroke-width="3"/>'
+        yield f'<path d="M{_EDGE},{y}h24" stroke="{colour}" stroke-width="3"{dash}/>'
         yield f'<text x="{_EDGE + 32}" y="{y + 4}">{_text(name)}</text>'
     yield "</svg>"
 
@@ -140,7 +151,7 @@ def _edits(report: Report, path: Path | None) -> list[Finding]:
 
 def _side_by_side(before: Path, after: Path, old: str, new: str, edits: Sequence[Finding]) -> Iterator[str]:
     a, b = old.splitlines(), new.splitlines()
-    left, told = list(edits), set[str]()
+    left = list(edits)
     yield f"<h2>{_text(before)} and {_text(after)}</h2>"
     yield '<table class="diff"><colgroup><col style="width:3rem"><col><col style="width:3rem"><col></colgroup>'
     for group in difflib.SequenceMatcher(None, a, b, autojunk=False).get_grouped_opcodes(_CONTEXT):
@@ -150,13 +161,10 @@ def _side_by_side(before: Path, after: Path, old: str, new: str, edits: Sequence
                 yield _row(tag, a, i1 + k if i1 + k < i2 else None, b, j1 + k if j1 + k < j2 else None)
             if tag == "equal":
                 continue
-            own = [f for f in left if i1 <= f.span.line <= i2 + 1]
+            own = [f for f in left if f.span.line <= i2 + 1]  # the edit may stand below what it is about
             left = [f for f in left if f not in own]
-            for finding in own:
-                why = f"<b>{finding.code}</b> {_text(finding.reason or finding.message)}"
-                if why not in told:
-                    told.add(why)
-                    yield f'<tr class="why"><td colspan="4">{why}</td></tr>'
+            for why in dict.fromkeys(f"<b>{f.code}</b> {_text(f.reason or f.message)}" for f in own):
+                yield f'<tr class="why"><td colspan="4">{why}</td></tr>'
     for finding in left:
         why = f"line {finding.span.line}: <b>{finding.code}</b> {_text(finding.reason or finding.message)}"
         yield f'<tr class="why"><td colspan="4">{why}</td></tr>'

@@ -1,4 +1,4 @@
-"""What converting and linting cost, as ratios: `python tests/bench.py` exits with 1 where a bound is broken.
+"""What converting, linting and observing cost, as ratios: `python tests/bench.py` exits with 1 where a bound is broken.
 
 The measure is `python -c "import libcst; libcst.parse_module(...)"` of the same file on the same machine, so that the
 bounds mean the same everywhere.
@@ -6,7 +6,9 @@ bounds mean the same everywhere.
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "fixtures/convert/argparse_functions/before.py"
+PROCESSES = ROOT / "ddpify/verify/processes"
+STEPS = ROOT / "tests/verify/scripts/steps.py"
 RUNS = 7
 MOST_MEGABYTES = 200
 PARSE = "import libcst, pathlib, sys; libcst.parse_module(pathlib.Path(sys.argv[1]).read_text())"
@@ -144,6 +148,44 @@ def lint_tree(files: int = 10_000, most: float = 6.0, runs: int = 3) -> Linted:
     return Linted(files, statistics.median(s for s, _ in both), statistics.median(c for _, c in both), most)
 
 
+@dataclass(frozen=True)
+class Observed:
+    """Training steps: the milliseconds of CPU time that one costs by itself, and with all that verify watches."""
+
+    plain: float
+    observed: float
+    most: float
+
+    @property
+    def ok(self) -> bool:
+        return self.observed / self.plain <= self.most
+
+    def __str__(self) -> str:
+        return (
+            f"a step of {self.plain:.1f} ms: {self.observed:.1f} ms when it is observed, ratio "
+            f"{self.observed / self.plain:.2f} (at most {self.most:.2f}): {'ok' if self.ok else 'TOO MUCH'}"
+        )
+
+
+def observe(args: list[str], most: float = 1.15, runs: int = 3) -> Observed:
+    """The least of some runs that take turns; one rank, so that no other one is waited for."""
+
+    def step(observed: bool) -> float:
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+            alone |= {"MASTER_PORT": str(probe.getsockname()[1]), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            alone |= {"DDPIFY_VERIFY_CPU": "1", "DDPIFY_VERIFY_DEADLINE": str(time.time() + 600)}
+            probe.close()
+            rank = [sys.executable, "-u", str(PROCESSES), "rank", folder] if observed else [sys.executable]
+            done = subprocess.run([*rank, str(STEPS), *args], env={**os.environ, **alone}, check=True, stdout=-1)
+            text = Path(folder, "rank0.out").read_text() if observed else done.stdout.decode()
+            return float(text.split()[-1])
+
+    both = [(step(observed=False), step(observed=True)) for _ in range(runs)]
+    return Observed(min(plain for plain, _ in both), min(observed for _, observed in both), most)
+
+
 def main(runs: int = RUNS) -> bool:
     """Measure, print, and say whether every bound held."""
     held = True
@@ -156,7 +198,9 @@ def main(runs: int = RUNS) -> bool:
             held = held and result.ok
     linted = lint_tree(runs=min(runs, 3))
     print(linted, flush=True)
-    return held and linted.ok
+    observed = observe(["--width", "512", "--batch", "64", "--steps", "100"], runs=min(runs, 3))
+    print(observed, flush=True)
+    return held and linted.ok and observed.ok
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -98,6 +102,65 @@ def test_the_losses_of_both_are_on_one_plot() -> None:
     assert read.tags.count("polyline") == 2
     assert {"single.py", "the ranks (mean)", "step 2 differs", "same_losses"} <= set(read.text)
     assert "same_losses" in junit(report)
+
+
+def _browser() -> str:
+    """Chromium or Chrome of this machine; the test is left out where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("needs a browser: install chromium, and put it on the PATH")
+    return found
+
+
+#: what a script that is put into the page reports of what the browser made of it
+_PROBE = """
+<script>
+const box = (e) => e.getBoundingClientRect();
+const lines = [...document.querySelectorAll("polyline")].map(box);
+const cells = [...document.querySelectorAll("table.diff tr")].filter((r) => r.children.length == 4);
+const why = [...document.querySelectorAll("tr.why")];
+const told = {
+  wide: document.documentElement.scrollWidth - window.innerWidth,
+  plots: lines.map((b) => [b.width, b.height]),
+  dashes: [...document.querySelectorAll("polyline")].map((e) => getComputedStyle(e).strokeDasharray),
+  halves: cells.map((r) => Math.abs(box(r.children[1]).width - box(r.children[3]).width)),
+  why: why.map((r) => [r.innerText, r.previousElementSibling.children.length, box(r).height]),
+  failed: getComputedStyle(document.querySelector("td.failed")).color,
+  held: getComputedStyle(document.querySelector("td.held")).color,
+  outside: performance.getEntriesByType("resource").length,
+};
+document.body.innerHTML = "<pre id=told></pre>";
+document.getElementById("told").innerText = JSON.stringify(told);
+</script>
+"""
+
+
+@pytest.mark.torchrun  # takes seconds
+def test_a_browser_shows_the_page_as_it_is_meant(tmp_path: Path) -> None:
+    browser = _browser()
+    conversion = convert_source(Source(Path("train.py"), SCRIPT.encode()))
+    both = Equivalence(Path("train.py"), 2, True, Still(), (), ((1, 3.0, 3.0), (2, 2.0, 2.0), (3, 1.0, 2.0)))
+    text = page(replace(REPORT, equivalence=both), Report(conversion, Path("train_ddp.py")))
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{_PROBE}</body>"), encoding="utf-8")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user", "--dump-dom"]
+    shown = subprocess.run(
+        [browser, *options, "--window-size=1000,800", (tmp_path / "page.html").as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    ).stdout
+    told = json.loads(unescape(shown.partition('<pre id="told">')[2].partition("</pre>")[0]))
+    assert told["wide"] <= 0  # nothing has to be scrolled sideways
+    assert len(told["plots"]) == 2
+    assert all(width > 600 and height > 50 for width, height in told["plots"])
+    assert [dash == "none" for dash in told["dashes"]] == [True, False]  # of two that are equal, both are seen
+    assert max(told["halves"]) < 2  # both texts have the same room
+    assert told["why"]
+    assert all(text.strip() and before in (1, 4) and height > 10 for text, before, height in told["why"])
+    assert told["failed"] != told["held"]
+    assert told["outside"] == 0
 
 
 @pytest.mark.parametrize("curves", [{}, {"rank 0": [1.0]}, {"rank 0": [float("inf")] * 3}])

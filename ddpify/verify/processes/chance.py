@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
 import os
@@ -26,15 +27,20 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
+def _of_torch(state: Any) -> str:
+    return _hash(ctypes.string_at(state.data_ptr(), state.numel()))
+
+
 def states() -> dict[str, str]:
     """The random generators of this process as they are now."""
-    found = {"torch": _hash(bytes(torch.get_rng_state().tolist())), "random": _hash(repr(random.getstate()).encode())}
+    _, numbers, rest = random.getstate()
+    found = {"torch": _of_torch(torch.get_rng_state()), "random": _hash(f"{hash(numbers)} {rest}".encode())}
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         kind, keys, *rest = numpy.random.get_state()
         found["numpy"] = _hash(keys.tobytes() + repr((kind, rest)).encode())
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["cuda"] = _hash(bytes(torch.cuda.get_rng_state().tolist()))
+        found["cuda"] = _of_torch(torch.cuda.get_rng_state())
     return found
 
 

@@ -38,6 +38,7 @@ class Log:
     def __init__(self, folder: Path, rank: int, script: Path) -> None:
         self.rank, self.owner, self.begun = rank, os.getpid(), time.time()
         self._home = script.resolve().parent
+        self.place = functools.cache(self._place)
         self._file = os.open(folder / f"rank{rank}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(self, kind: str, **fields: object) -> None:
@@ -45,7 +46,7 @@ class Log:
         line = json.dumps({"kind": kind, "time": round(time.time(), 3), **fields}, default=str)
         os.write(self._file, line.encode() + b"\n")
 
-    def place(self, filename: str, line: int) -> str:
+    def _place(self, filename: str, line: int) -> str:
         """`train.py:12`, as seen from the folder of the script."""
         path = Path(filename)
         if path.is_absolute() and path.is_relative_to(self._home):

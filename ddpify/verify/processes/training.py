@@ -29,15 +29,15 @@ class StepLimit(BaseException):
 
 
 def checksum(tensors: Iterable[Any]) -> str:
-    """Hash of the exact bytes: ranks in step are bit-equal."""
-    total = hashlib.blake2b(digest_size=8)
+    """Hash of the exact bytes: ranks in step are bit-equal. Of hashlib's, sha1 takes the least time for long ones."""
+    total = hashlib.sha1(usedforsecurity=False)
     for tensor in tensors:
         dense = tensor.detach()
         dense = (dense.to_dense() if dense.layout != torch.strided else dense).cpu().contiguous()
         size = dense.numel() * dense.element_size()
         if size:
             total.update((ctypes.c_char * size).from_address(dense.data_ptr()))
-    return total.hexdigest()
+    return total.hexdigest()[:16]
 
 
 def device_index(value: Any) -> int | None:
