@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import libcst as cst
+
 from ddpify.facts.values import (
     Const,
     Data,
@@ -24,6 +26,8 @@ from ddpify.facts.values import (
 )
 
 _MOST = 12
+#: methods that leave the shape as it is
+_ENTRYWISE = frozenset({"float", "double", "int", "long", "bool", "to", "type", "cpu", "cuda", "detach", "contiguous"})
 
 
 def join(*values: Value) -> Value:
@@ -191,3 +195,19 @@ def all_parameters(site: Site, value: Value) -> Parameters:
     held, loose = parameters_in(value)
     part = any(isinstance(o, Parameters) and o.part for o in value)
     return Parameters(site, modules=tuple(held), bare=tuple(bare_in(value)), loose=loose, part=part)
+
+
+def is_flat(call: cst.Call) -> bool:
+    """`hits.reshape(-1).float().sum(0)`: over the only dimension that there is."""
+    node: cst.CSTNode = call.func.value if isinstance(call.func, cst.Attribute) else call
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        name, args = node.func.attr.value, node.args
+        if name in ("flatten", "ravel"):
+            return not args
+        if name in ("view", "reshape"):
+            minus = args[0].value if len(args) == 1 else None
+            return isinstance(minus, cst.UnaryOperation) and isinstance(minus.operator, cst.Minus)
+        if name not in _ENTRYWISE:
+            return False
+        node = node.func.value
+    return False

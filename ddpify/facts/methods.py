@@ -10,6 +10,7 @@ from ddpify.facts.contents import (
     constants,
     data_of,
     detached,
+    is_flat,
     join,
     modules,
     origins,
@@ -210,7 +211,7 @@ class Methods(Expressions):
         if name in ("parameters", "named_parameters"):
             return (Parameters(self.site(node, frame)),)
         known = detached(known) if name in _CUTS else known
-        whole = not given and "dim" not in named and "axis" not in named
+        whole = (not given and "dim" not in named and "axis" not in named) or is_flat(node)
         agg = obj.agg
         if name in ("sum", "count_nonzero"):
             agg = "sum" if agg == "sample" and whole else agg

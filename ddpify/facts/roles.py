@@ -233,9 +233,14 @@ def expression_for(
     func = frame.func
     if func is not None and func.bound is not None and func.node.params.params:
         me = func.node.params.params[0].name.value
-        for name, value in getattr(func.bound, "fields", {}).items():
+        fields = getattr(func.bound, "fields", {}).items()
+        for name, value in fields:
             if only(value):
                 return f"{me}.{name}"
+        for name, value in fields:
+            for key in [k for held in value if isinstance(held, Dict) for k, v in held.items.items() if v == (obj,)]:
+                if isinstance(key, str):
+                    return f"{me}.{name}[{_quoted(source, key)}]"
     for name, value in frame.scope.module.names.items() if within is None else ():
         if only(value) and frame.scope.holder(name) is frame.scope.module:
             return name  # a global that another function reads
@@ -274,9 +279,14 @@ def _in_dict(obj: Obj, frame: Frame, flow: Flow, within: cst.CSTNode) -> str | N
                 parts = list(enumerate(held.elements))
             key = next((k for k, v in parts if v == (obj,)), None)
             if key is not None:
-                quote = "" if isinstance(key, int) else "'" if f"'{key}'" in source.text else '"'
-                return f"{source.code(node)}[{quote}{key}{quote}]"
+                return f"{source.code(node)}[{_quoted(source, key)}]"
     return None
+
+
+def _quoted(source: Source, key: object) -> str:
+    """A key, in the quotes that the file has for it."""
+    quote = "" if isinstance(key, int) else "'" if f"'{key}'" in source.text else '"'
+    return f"{quote}{key}{quote}"
 
 
 def is_label(source: Source, node: cst.CSTNode) -> bool:

@@ -54,6 +54,8 @@ def said(tmp_path: Path, start: str, step: str, end: str) -> tuple[str, list[str
         ("hits = 0", "hits += (out.argmax(1) == y).sum().item()", "hits"),
         ("hits = torch.zeros(1)", "hits += (out.argmax(1) == y).sum()", "hits"),
         ("hits = torch.tensor(0.0)", "hits += (out.argmax(1) == y).sum()", "hits"),
+        ("hits = 0", "hits += (out.topk(2).indices == y[:, None]).reshape(-1).float().sum(0)", "hits"),
+        ("hits = 0", "hits += (out.argmax(1) == y).flatten().sum(0, keepdim=True)", "hits"),
     ],
 )
 def test_numbers_are_added_up(tmp_path: Path, start: str, step: str, end: str) -> None:
