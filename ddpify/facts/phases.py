@@ -51,6 +51,7 @@ def _parameter(one: Frame, two: Frame) -> str | None:
     """A parameter that is True in the one call and False in the other, or a name that is set by one."""
     if one.node is not two.node or one.func is None:
         return None
+    text: str | None = None
     for name in [*one.arguments, *_set_once(one)]:
         if name in one.assigned and name in one.arguments:
             continue
@@ -59,8 +60,8 @@ def _parameter(one: Frame, two: Frame) -> str | None:
             if {a[0], b[0]} == {True, False} and isinstance(a[0], bool):
                 return name if a[0] else f"not {name}"
             if isinstance(a[0], str):
-                return f"{name} == {a[0]!r}"
-    return _given(one, two) or _field(one, two)
+                text = text or f"{name} == {a[0]!r}"  # a description may be another one some day
+    return text or _given(one, two) or _field(one, two)
 
 
 def _field(one: Frame, two: Frame) -> str | None:

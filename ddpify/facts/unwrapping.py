@@ -77,6 +77,7 @@ def find_raw(facts: Facts) -> list[Raw]:
         for e in flow.log.of("forward")
         if isinstance(e.obj, Wrapped) and e.grad is not False and e.node in training
     }
+    graded = {node for node, _ in trained}
     for e in flow.log.events:
         if e.kind == "forward" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Call):
             if (e.grad is not False and e.node in training) or e.node in flow.routed:
@@ -84,7 +85,7 @@ def find_raw(facts: Facts) -> list[Raw]:
             func = _callee(e.node)
             trainer = trained.get((id(e.node), id(e.frame)))
             test = phase_test(facts, trainer, e) if trainer is not None else None
-            if trainer is None and e.grad is False and e.node in training:
+            if trainer is None and e.grad is False and e.node in training and id(e.node) in graded:
                 # one method for both: rod.u(x) while training, and under no_grad()
                 stays = any(place is func for place, _ in climb(e.frame, func, trains))
                 test = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()" if stays else None

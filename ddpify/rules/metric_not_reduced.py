@@ -10,7 +10,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
 from ddpify.facts.collected import collected, left_over, mean_lists
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import data_of, origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches
 from ddpify.facts.meters import METHOD, Meter, meters
@@ -306,7 +306,9 @@ class MetricNotReduced(Rule):
         )
 
     def is_count(self, facts: Facts, loop: LoopFacts, a: Accumulator, sums: list[Accumulator]) -> bool:
-        """A value per batch that could not be followed is a count where it is divided by a number of samples."""
+        """A value per batch that could not be followed is a count where a number of samples divides it or weighs it."""
+        if any(weighed(facts, added) for added in a.added):
+            return True
         counts = {s.target for s in sums if s.agg in ("sum", "size")}
         for node in walk(loop.frame.node):
             divided: tuple[cst.CSTNode, cst.BaseExpression] | None = None
@@ -349,3 +351,11 @@ class MetricNotReduced(Rule):
 def _forms(sums: list[Accumulator]) -> frozenset[str]:
     """What the helper has to keep: tensors that are summed stay tensors."""
     return frozenset({"tensor"} if any(a.tensor for a in sums) else ())
+
+
+def weighed(facts: Facts, added: cst.BaseExpression) -> bool:
+    """`loss.item() * len(x)`: what the batch gives, for each of its samples."""
+    if not isinstance(added, cst.BinaryOperation) or not isinstance(added.operator, cst.Multiply):
+        return False
+    sides = (data_of(facts.flow.values.get(n, ())) for n in (added.left, added.right))
+    return any(side is not None and side.agg == "size" for side in sides)

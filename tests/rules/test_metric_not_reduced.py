@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpify.convert import convert
+from ddpify.convert import convert, convert_source
+from ddpify.source import Source
 
 SCRIPT = """\
 import numpy as np
@@ -131,3 +132,29 @@ def test_a_count_of_batches_that_goes_on_is_alike_on_every_rank(tmp_path: Path, 
     done = convert(path)
     assert "all_reduce" not in done.text
     assert bool([f for f in done.plan.left if f.code == "DDP501"]) != alike
+
+
+def test_what_is_weighed_by_its_batch_is_added_up() -> None:
+    """`(mse + beta * kl) * len(x)`, later divided by the length of a tensor: no mean of the ranks."""
+    source = Source(
+        Path("train.py"),
+        b"""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data = torch.ones(8, 4)
+loader = DataLoader(TensorDataset(data), batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    beta, total = min(1.0, epoch / 2), 0.0
+    for (x,) in loader:
+        out = net(x)
+        loss = out.pow(2).mean() + beta * out.abs().max()
+        loss.backward()
+        optimizer.step()
+        total += loss.item() * len(x)
+    print(total / len(data))
+""",
+    )
+    assert "    [total] = all_reduce_sum(total)\n" in convert_source(source).text
