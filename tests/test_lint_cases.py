@@ -1082,6 +1082,26 @@ dist.destroy_process_group()
     assert {p.code for p in problems} == rules
 
 
+@pytest.mark.parametrize(("early", "rules"), [(True, {"DDP108"}), (False, set())])
+def test_a_rank_that_is_asked_for_before_there_is_a_group(early: bool, rules: set[str]) -> None:
+    asked = "first = dist.get_rank() if dist.is_initialized() else 0"
+    init = 'dist.init_process_group("nccl")'
+    code = f"""\
+import torch
+import torch.distributed as dist
+from torchvision.datasets import MNIST
+
+{asked if early else init}
+{init if early else asked}
+if first == 0:
+    MNIST("data", download=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    problems = check(Source(Path("train.py"), code.encode()), "train.py", Task(Settings())).problems
+    assert {p.code for p in problems} == rules
+
+
 @pytest.mark.parametrize("how", ["mp.spawn(worker, args=(4,), nprocs=4)", "start(worker)"])
 def test_spawned_workers_know_their_rank(how: str) -> None:
     code = f"""\

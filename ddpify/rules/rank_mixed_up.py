@@ -26,8 +26,8 @@ class RankMixedUp(Rule):
 
     ## What it does
     Finds `os.environ["LOCAL_RANK"] == 0` (the value is a string), a `--local_rank` argument in a script that never
-    reads LOCAL_RANK, the rank of the whole job as the index of a GPU, and (as a remark) checkpoints that the first rank
-    of each node writes.
+    reads LOCAL_RANK, the rank of the whole job as the index of a GPU, a rank that is asked for before there is a
+    process group, and (as a remark) checkpoints that the first rank of each node writes.
 
     ## Why is this bad?
     A string never equals a number, so that no rank does what rank 0 should. torchrun gives no `--local_rank`: it keeps
@@ -67,6 +67,13 @@ class RankMixedUp(Rule):
         Bad('rank = os.environ.get("RANK", 0)\nif rank == 0:\n    torch.save(model.state_dict(), "w.pt")'),
         Bad("torch.cuda.set_device(dist.get_rank())"),
         Bad("""
+            import torch
+            import torch.distributed as dist
+            rank = dist.get_rank() if dist.is_initialized() else 0
+            dist.init_process_group("gloo")
+            dist.destroy_process_group()
+            """),
+        Bad("""
             import argparse
             import torch
             import torch.distributed as dist
@@ -86,6 +93,23 @@ class RankMixedUp(Rule):
         yield from self.arguments(facts)
         yield from self.devices(facts)
         yield from self.nodes(facts)
+        yield from self.early(facts)
+
+    def early(self, facts: Facts) -> Iterator[Finding]:
+        """`rank = dist.get_rank() if dist.is_initialized() else 0`, before the group is set up in the same place."""
+        setups = [e for n, es in facts.identifiers.items() if n.endswith(".init_process_group") for e in es]
+        first = min(setups, key=lambda e: e.seq, default=None)
+        for e in facts.external("torch.distributed.is_initialized"):
+            source = e.frame.source
+            above = next((a for a in source.ancestors(e.node) if isinstance(a, cst.IfExp)), None)
+            if first is None or above is None or e.seq > first.seq or not facts.editable(source):
+                continue
+            here = e.frame is first.frame or e.frame.func is None
+            asks = any(isinstance(n, cst.Call) and _gives_rank(facts, n) for n in walk(above.body))
+            if here and asks and e.node in set(walk(above.test)) and isinstance(source.parents.get(above), cst.Assign):
+                code = source.code(above)
+                message = f"`{code}` is the same on every rank: there is no process group yet"
+                yield self.finding(source, above, message)
 
     # -- a text that is compared with a number --------------------------------------------------------------------
 
@@ -242,3 +266,8 @@ def _frame_of(facts: Facts, source: Source, node: cst.CSTNode) -> Frame | None:
     if owner is None:
         return facts.flow.modules.get(source)
     return next(iter(definitions(facts.flow).frames.get(id(owner), ())), None)
+
+
+def _gives_rank(facts: Facts, call: cst.Call) -> bool:
+    held = facts.flow.values.get(call.func, ())
+    return any(isinstance(o, Ext) and o.name == "torch.distributed.get_rank" for o in held)
