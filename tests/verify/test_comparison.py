@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ddpify.verify import Status
+from ddpify.verify.equivalence import Equivalence, Still, _Runs
 from ddpify.verify.equivalence.events import Line
 from ddpify.verify.equivalence.plan import plan_of
 from ddpify.verify.equivalence.printed import compare_lines, near
 from ddpify.verify.equivalence.report import table
 from ddpify.verify.equivalence.shadow import shadow
-from tests.verify.traces import trace
+from ddpify.verify.launch import Launch
+from ddpify.verify.trace import Trace
+from tests.verify.traces import end, step, trace
 
 ORDER = {"kind": "order", "loader": 0, "number": 0, "size": 5, "length": 2, "batch_size": 2, "training": True}
 
@@ -80,3 +85,50 @@ def test_the_table_shows_where_the_losses_part() -> None:
     curve = [(step, 1.0 / step, 1.0 / step + (0.1 if step > 20 else 0.0)) for step in range(1, 41)]
     rows = [row.split()[0] for row in table(curve)]
     assert rows == ["step", "1", "2", "3", "4", "...", "20", "21", "22", "23", "...", "40"]
+
+
+# -- where the original takes no batches of several ranks ---------------------------------------------------------
+
+
+def _scripted(folder: Path, **answers: Trace) -> tuple[Equivalence | None, list[str]]:
+    """A comparison whose runs are answered from a list, and which runs it asked for."""
+    asked = list[str]()
+
+    class Runs(_Runs):
+        def _run(self, double: bool, plan: dict[str, Any] | None, **changes: Any) -> Trace:
+            who = "original" if "script" in changes else "alone" if "alone" in changes else "ranks"
+            asked.append(who)
+            return answers[f"{who}_given_one" if "alone" in asked and who == "original" else who]
+
+    launch = Launch(folder / "train_ddp.py", (), 2, 60.0)
+    return Runs(folder / "train.py", launch, Still(), folder, None).compared(double=True), asked
+
+
+def _trained(value: float, ranks: int = 1) -> Trace:
+    lines = [{**ORDER, "batches": [[0, 1]]}, {"kind": "loss", "number": 1, "step": 1, "value": value}, step(1), end()]
+    return trace(*[lines] * ranks)
+
+
+STOPS = trace([end("error", error="RuntimeError: Expected hidden size (1, 4, 8)", at="train.py:30")])
+
+
+@pytest.mark.parametrize(("value", "status"), [(0.5, Status.HELD), (0.6, Status.FAILED)])
+def test_an_original_for_one_batch_size_is_compared_as_one_process(
+    tmp_path: Path, value: float, status: Status
+) -> None:
+    found, asked = _scripted(
+        tmp_path, ranks=_trained(0.5, 2), original=STOPS, alone=_trained(0.5), original_given_one=_trained(value)
+    )
+    assert asked == ["ranks", "original", "alone", "original"]
+    assert found is not None
+    results = {result.name: result for result in found.results}
+    assert results["same_alone"].status is status
+    assert results["same_losses"].status is Status.NOT_TRIED
+    assert "at train.py:30: RuntimeError: Expected hidden size (1, 4, 8)" in results["same_losses"].sentence
+
+
+def test_an_original_that_does_not_run_at_all_is_not_compared(tmp_path: Path) -> None:
+    found, _ = _scripted(
+        tmp_path, ranks=_trained(0.5, 2), original=STOPS, alone=_trained(0.5), original_given_one=STOPS
+    )
+    assert found is None  # it may run in float32
