@@ -74,6 +74,12 @@ BAD: list[tuple[str, str, Trace]] = [
     ("ends_in_time", "rank 1 ended without a word", trace([end()], [INIT])),
     ("wrapped", "rank 0 trains at train.py:45 without", trace([step(1)], [step(1)])),
     ("wrapped", "rank 1 trains at train.py:45 without", trace([WRAP, step(1)], [step(1)])),
+    ("wrapped", "rank 0 trains at train.py:45 without", trace(*[[step(1, "aa", outside=15)]] * 2)),
+    (
+        "wrapped",
+        "rank 0 trains at train.py:45 without",
+        trace(*[[meets("all_reduce", "train.py:44"), step(1, c, outside=15)] for c in ("aa", "bb")]),
+    ),
     (
         "wrapped",
         "4 of the 15 parameters that the optimizer steps at train.py:45",
@@ -323,6 +329,8 @@ def test_says_what_it_holds(cls: type[Check]) -> None:
         ("disjoint_shards", trace([drawn(0, sampler="ShardedSampler")], [drawn(1, sampler="ShardedSampler")])),
         # what the script keeps equal itself may stay outside the wrapper
         ("wrapped", trace([WRAP, step(1, "aa", outside=4)], [WRAP, step(1, "aa", outside=4)])),
+        # a prompt before a frozen model: nothing to wrap, its gradient is averaged by hand
+        ("wrapped", trace(*[[meets("all_reduce", "train.py:44"), step(1, "aa", outside=15)]] * 2)),
         # a share that the script took itself is no split
         ("disjoint_shards", trace(*[[drawn(i, i + 1, split=str(i), sampler="RandomSampler")] for i in (0, 2)])),
         # pretended GPUs, each rank on its own

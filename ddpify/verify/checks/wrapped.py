@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..observed import Collective
 from ..trace import Trace, Wrap
 from ._base import Check, Result, at, count
 
@@ -21,8 +22,9 @@ class Wrapped(Check):
         stepping = [r for r in trace.ranks if r.steps]
         if not stepping:
             return self.not_tried("no optimizer stepped")
+        by_hand = self._by_hand(trace)
         for rank in stepping:
-            if not rank.of(Wrap):
+            if not rank.of(Wrap) and not by_hand:
                 first = rank.steps[0]
                 return self.failed(f"rank {rank.rank} trains{at(first.at)} without DistributedDataParallel")
         for rank in stepping:
@@ -32,9 +34,22 @@ class Wrapped(Check):
                 return self.failed(
                     f"{what} that the optimizer steps{at(outside.at)} are outside the wrapper and differ"
                 )
+        if by_hand:
+            return self.held(
+                "what is trained is in no module: its gradients are averaged by hand, and equal on all ranks"
+            )
         made = stepping[0].of(Wrap)
         inside = ", ".join(f"{w.module} ({count(w.parameters, 'parameter')})" for w in made[:3])
         return self.held(f"{inside} inside DistributedDataParallel on every rank")
+
+    def _by_hand(self, trace: Trace) -> bool:
+        """A prompt before a frozen model: nothing to wrap; every step has a reduction of its own, and ranks agree."""
+        for rank in trace.ranks:
+            steps, reduced = rank.steps, [c for c in rank.of(Collective) if c.op == "all_reduce"]
+            alone = all(s.outside == s.parameters for s in steps)
+            if rank.of(Wrap) or not steps or not alone or len(reduced) < len(steps):
+                return False
+        return not any(self._differ(trace, s.optimizer) for s in trace.ranks[0].steps)
 
     def _differ(self, trace: Trace, optimizer: int) -> bool:
         sums: dict[int, set[str]] = {}
