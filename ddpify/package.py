@@ -1,13 +1,17 @@
-"""A script in, the package that it is run in out: `python -m app.train`, from the folder above `app`."""
+"""A script in, where it is run from out: `python -m app.train` from the folder above `app`, or by paths of its own."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+_IMPORTS = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(?:\([ \t]*)?(\w+)|import[ \t]+([\w.]+))", re.MULTILINE
+)
 _RELATIVE = re.compile(r"\bfrom[\s\\]*\.")
 
 
@@ -20,10 +24,13 @@ class Package:
 
 
 def package_of(script: Path, text: str, is_file: Callable[[Path], bool] = Path.is_file) -> Package | None:
-    """The package of a script that imports from its own package; None where it is run by its path."""
+    """The package of a script that imports from its own package, or what lies beside its folder (`tools/train.py`).
+
+    None where it is run by its path.
+    """
     folder = script.absolute().parent
     if not is_file(folder / "__init__.py") and not _RELATIVE.search(text):
-        return None  # most scripts are in no package
+        return _from_above(folder, text, is_file)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -42,4 +49,36 @@ def package_of(script: Path, text: str, is_file: Callable[[Path], bool] = Path.i
     by_name = any(n.split(".")[0] == parts[0] for n in named) and not (
         is_file(beside.with_name(f"{parts[0]}.py")) or is_file(beside / "__init__.py")
     )
-    return Package(folder, ".".join(parts)) if level or by_name else None
+    own = Package(folder, ".".join(parts)) if level or by_name else None
+    return own or _from_above(script.absolute().parent, text, is_file)
+
+
+def search_path(script: Path, text: str) -> tuple[Path, ...]:
+    """The folders above a script that puts some of its own on `sys.path`: it may mean any of them."""
+    return tuple(_above(script.absolute().parent)) if "sys.path" in text else ()
+
+
+def _from_above(folder: Path, text: str, is_file: Callable[[Path], bool]) -> Package | None:
+    """`from models.unet import Unet` in `tools/train.py`, where `models` lies beside `tools`: run from there."""
+    if "sys.path" in text:
+        return None
+    for module, item, plain in _IMPORTS.findall(text):
+        parts = (module or plain).split(".")
+        if parts[0] in sys.stdlib_module_names or not parts[0] or _is_module(folder, parts, item, is_file):
+            continue
+        for depth, root in enumerate(_above(folder), 1):
+            if _is_module(root, parts, item, is_file):
+                names = folder.parts[-depth:]
+                return Package(root, ".".join(names)) if all(n.isidentifier() for n in names) else None
+    return None
+
+
+def _above(folder: Path) -> list[Path]:
+    return [p for p in list(folder.parents)[:3] if p.name]
+
+
+def _is_module(root: Path, parts: list[str], item: str, is_file: Callable[[Path], bool]) -> bool:
+    """Whether there is a file for a dotted name below a folder, or one for what is imported from there."""
+    place = root.joinpath(*parts)
+    found = [place.with_name(f"{place.name}.py"), place / "__init__.py"]
+    return any(is_file(path) for path in (*found, *([place / f"{item}.py"] if item else [])))

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from ddpify.errors import DdpifyError
-from ddpify.package import package_of
+from ddpify.package import package_of, search_path
 from ddpify.source import Source, read_source
 
 _GENERATED = re.compile(r"\b(auto-?)?generated (by|from|with)\b|\bdo not (edit|modify)\b", re.IGNORECASE)
@@ -17,7 +17,8 @@ _GENERATED = re.compile(r"\b(auto-?)?generated (by|from|with)\b|\bdo not (edit|m
 class Project:
     """The files that belong together: the entry's folder is on the search path, as when it is run.
 
-    An entry that imports from its own package is run with `-m`, from the folder above.
+    An entry that imports from its own package is run with `-m`, from the folder above; one that changes `sys.path`
+    may find modules in any folder above.
     """
 
     def __init__(self, entry: Source, *, overlay: dict[Path, Source] | None = None) -> None:
@@ -28,7 +29,8 @@ class Project:
         self.read = [entry]
         #: the package that the entry is run in, where it is one: `python -m app.train`
         self.package = package_of(entry.path, entry.text)
-        self.roots = (_above(entry.path, self.package.name) if self.package else entry.path.parent,)
+        first = _above(entry.path, self.package.name) if self.package else entry.path.parent
+        self.roots = (first, *search_path(entry.path, entry.text))
 
     def find(self, name: str, level: int = 0, importer: Source | None = None) -> Source | None:
         """The project's file for a module name (`a.b`, with `level` dots before it), None where it is not local."""

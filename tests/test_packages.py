@@ -151,11 +151,37 @@ def test_from_inside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert imports("tools_ddp.py") == ["from .sub.distributed_helpers import is_main_process"]
 
 
+def test_a_script_in_a_folder_beside_what_it_imports() -> None:
+    Path("tools").mkdir()
+    result = convert("tools/train.py", ABSOLUTE)
+    assert "torchrun --standalone --nproc-per-node=N -m tools.train_ddp" in result.stderr
+    assert "from app.data.points_ddp import loaders" in imports("tools/train_ddp.py")
+    assert imports("tools/train_ddp.py")[-1] == "from tools.distributed_helpers import setup_distributed"
+    assert imports("app/tools_ddp.py") == ["from tools.distributed_helpers import is_main_process"]
+
+
+def test_a_script_with_a_search_path_of_its_own() -> None:
+    Path("tools").mkdir()
+    result = convert("tools/train.py", f"import sys\nsys.path.append('.')\n{ABSOLUTE}")
+    assert "torchrun --standalone --nproc-per-node=N tools/train_ddp.py" in result.stderr
+    assert "from app.data.points_ddp import loaders" in imports("tools/train_ddp.py")
+    assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
+
+
 @pytest.mark.torchrun
-@pytest.mark.parametrize("text", [RELATIVE, ABSOLUTE])
-def test_it_runs_as_a_module(text: str) -> None:
-    convert("app/train.py", text)
-    result = CliRunner().invoke(cli, ["verify", "app/train_ddp.py"], prog_name="ddpify")
+@pytest.mark.parametrize(
+    ("script", "text"),
+    [
+        ("app/train", RELATIVE),
+        ("app/train", ABSOLUTE),
+        ("tools/train", ABSOLUTE),
+        ("tools/train", f"import sys\nsys.path.append('.')\n{ABSOLUTE}"),
+    ],
+)
+def test_it_runs(script: str, text: str) -> None:
+    Path("tools").mkdir()
+    convert(f"{script}.py", text)
+    result = CliRunner().invoke(cli, ["verify", f"{script}_ddp.py"], prog_name="ddpify")
     assert result.exit_code == 0, result.output
 
 
@@ -191,4 +217,27 @@ def test_package_of(tmp_path: Path, text: str, name: str | None) -> None:
     script.parent.mkdir(parents=True)
     (script.parent / "__init__.py").write_text("")
     found = package_of(script, textwrap.dedent(text))
+    assert (found.name if found is not None else None) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import points", None),  # beside it
+        ("import nets", "deep.tools"),
+        ("from nets.wide import Net", "deep.tools"),
+        ("from nets import wide", "deep.tools"),
+        ("from nets.tall import Net", None),
+        ("import json", None),
+        ("import sys\nsys.path.append('../..')\nimport nets", None),
+    ],
+)
+def test_what_lies_above(tmp_path: Path, text: str, name: str | None) -> None:
+    script = tmp_path / "deep" / "tools" / "train.py"
+    script.parent.mkdir(parents=True)
+    script.with_name("points.py").write_text("")
+    (tmp_path / "nets").mkdir()
+    for path in ("nets/__init__.py", "nets/wide.py", "points.py", "json.py"):
+        (tmp_path / path).write_text("")
+    found = package_of(script, text)
     assert (found.name if found is not None else None) == name
