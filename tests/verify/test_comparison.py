@@ -11,9 +11,11 @@ import pytest
 from ddpify.verify import Status
 from ddpify.verify.equivalence import Equivalence, Still, _Runs
 from ddpify.verify.equivalence.events import Line
+from ddpify.verify.equivalence.pair import Pair
 from ddpify.verify.equivalence.plan import plan_of
 from ddpify.verify.equivalence.printed import compare_lines, near
 from ddpify.verify.equivalence.report import table
+from ddpify.verify.equivalence.rows import of_one, rows
 from ddpify.verify.equivalence.shadow import shadow
 from ddpify.verify.launch import Launch
 from ddpify.verify.trace import Trace
@@ -132,3 +134,10 @@ def test_an_original_that_does_not_run_at_all_is_not_compared(tmp_path: Path) ->
         tmp_path, ranks=_trained(0.5, 2), original=STOPS, alone=_trained(0.5), original_given_one=STOPS
     )
     assert found is None  # it may run in float32
+
+
+def test_what_nobody_could_look_at_is_not_said_to_hold() -> None:
+    found = {result.name: result for result in rows(Pair(trace([end()], [end()]), trace([end()]), True))}
+    found["same_alone"] = of_one(Pair(trace([end()]), trace([end()]), True))
+    assert not [result for result in found.values() if result.status is Status.HELD]
+    assert found["same_gradients"].sentence == "no optimizer stepped"

@@ -86,6 +86,9 @@ UNTRIED = {
 # what a check must not mistake for harm
 HARMLESS: dict[str, dict[str, str]] = {
     "an evaluation, and a pass left by a break": {PRINT: EVALUATION + PRINT},
+    "a batch of the evaluation, looked at again and again": {
+        "    for epoch in": "    held = iter(DataLoader(data))\n    images, _ = next(held)\n    for epoch in",
+    },
     "a compiled model": {"    optimizer = ": "    model.compile(backend='eager')\n    optimizer = "},
     "worker processes": {"batch_size=4,": "batch_size=4, num_workers=1, persistent_workers=True,"},
     "an average of the weights": {SAVE: "torch.save(torch.optim.swa_utils.AveragedModel(model.module).state_dict()"},

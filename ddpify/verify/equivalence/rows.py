@@ -10,7 +10,7 @@ from ..checks._base import at, count
 from ..trace import Step
 from . import causes
 from .causes import Cause
-from .events import Line, Loss, OwnOrder, Parameters, Rates, Schedule
+from .events import Gradients, Initial, Line, Loss, OwnOrder, Parameters, Rates, Schedule
 from .pair import Pair
 from .plan import joined, orders
 from .printed import Different, compare_lines, near
@@ -101,7 +101,8 @@ def weights(pair: Pair) -> Looked:
     """Do both begin with the same parameters?"""
     name, found = "same_start", pair.initial()
     if found is None:
-        return held(name, "both begin with the same weights"), NEVER
+        seen = bool(pair.first.of(Initial) and pair.other.of(Initial))
+        return (held(name, "both begin with the same weights") if seen else untried(name, _UNSTEPPED)), NEVER
     cause = Cause("it is made, or loaded, in another way")
     return failed(name, f"{found.names[0]} does not begin with the same values", cause), 0
 
@@ -137,7 +138,9 @@ def gradients(pair: Pair) -> Looked:
     """Do the ranks step by the gradients of one process?"""
     name, found = "same_gradients", pair.gradients()
     if found is None:
-        return held(name, "of the first step, and of each that was looked at"), NEVER
+        seen = bool(pair.first.of(Gradients) and pair.other.of(Gradients))
+        told = "of the first step, and of each that was looked at"
+        return (held(name, told) if seen else untried(name, _UNSTEPPED)), NEVER
     told = f"step {found.step}: {_some(found.names)}, relative difference {found.worst:.1e}"
     return failed(name, told, causes.of_gradients(pair, found)), found.step
 
@@ -150,6 +153,8 @@ def _some(names: Sequence[str]) -> str:
 def rates(pair: Pair) -> Looked:
     """Are the learning rates of every step the same?"""
     name, seen = "same_rates", 0
+    if not any(rank.of(Rates) for rank in (pair.first, pair.other)):
+        return untried(name, _UNSTEPPED), NEVER
     for mine, theirs in pair.rates():
         for a, b in zip(mine.rates, theirs.rates, strict=False):
             if a is not None and b is not None and not pair.near(a, b):
@@ -243,6 +248,7 @@ def rows(pair: Pair) -> Iterator[Result]:
             yield result
 
 
+_UNSTEPPED = "no optimizer stepped"
 _UNFED = "the batches come from no DataLoader, so one process cannot be given those of the ranks"
 
 
@@ -262,6 +268,8 @@ def of_one(pair: Pair) -> Result:
             return failed(name, f"the parameters differ after step {number}")
     if len(sums[0]) != len(sums[1]):
         return failed(name, f"{count(len(sums[0]), 'step')}, the original makes {len(sums[1])}")
+    if not any((*sums, pair.first.of(Loss), pair.first.of(Line))):
+        return untried(name, "neither a step, nor a loss, nor a line was seen")
     found = compare_lines(pair.other.of(Line), pair.first.of(Line), 0.0)
     wrong = [d for d in found.differ if not _padded(pair, d)]
     if wrong:

@@ -96,7 +96,8 @@ class Loading:
         self._numbers: dict[int, int] = {}
         self._bases: dict[int, int] = {}
         self._kept: list[object] = []  # loaders and datasets, so that no id is given twice
-        self._begun = 0
+        self._begun = self._steps = 0
+        self._batches: dict[int, int] = {}  # that each loader gave
         self.starting: int | None = None  # the loader whose workers are being started
 
     def _number(self, loader: object) -> int:
@@ -129,10 +130,14 @@ class Loading:
     def _end(self, one: Pass | None, complete: bool) -> None:
         if one in self._open:
             self._open.remove(one)
+            # `images, labels = next(iterator)` before the loop: looked at again and again, trained on by none
+            once = one.steps == 1 and self._steps > 1 and self._batches.get(one.loader) == 1 and not complete
+            one.training = one.training and not once
             self._log.note("pass", **one.as_fields(complete))
 
     def on_step(self) -> None:
         """An optimizer stepped: the passes that gave a batch since the last step are training passes."""
+        self._steps += 1
         for one in self._open:
             if one.active:
                 one.training, one.active = True, False
@@ -178,6 +183,7 @@ class Loading:
                     raise
                 one = getattr(iterator, _PASS)
                 one.batches += 1
+                self._batches[one.loader] = self._batches.get(one.loader, 0) + 1
                 one.active = torch.is_grad_enabled()
                 one.grad = one.grad or one.active
                 return data
