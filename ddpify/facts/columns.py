@@ -191,9 +191,9 @@ def _counts(source: Source, node: cst.CSTNode) -> bool:
 
 
 def _parameter(func: Func, call: cst.Call, arg: cst.Arg) -> str:
-    if arg.star or func.bound is not None:
+    if arg.star:
         return ""
-    params = [p.name.value for p in func.node.params.params]
+    params = [p.name.value for p in func.node.params.params][1 if func.bound is not None else 0 :]
     if arg.keyword is not None:
         return arg.keyword.value
     at = call.args.index(arg)
