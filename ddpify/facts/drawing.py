@@ -129,6 +129,9 @@ def _whole(event: Event) -> cst.BaseExpression | None:
     source, node = event.frame.source, event.node
     if not isinstance(node, cst.Call) or not isinstance(statement_of(source, node), _KEPT):
         return None
+    part = source.parents.get(node)
+    if isinstance(part, cst.Attribute) and part.attr.value == "item":
+        return None  # at = torch.randint(len(data), (1,)).item(): one number
     found: cst.BaseExpression = node
     for above in source.ancestors(node):
         if isinstance(above, cst.Lambda):

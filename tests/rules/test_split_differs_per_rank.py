@@ -78,6 +78,7 @@ def test_data_without_a_seed(tmp_path: Path, points: str, seed: str) -> None:
         ("torch.rand(64, 3)", "torch.manual_seed(0)"),
         ("torch.rand(64, 3, generator=torch.Generator().manual_seed(0))", ""),
         ("torch.ones(64, 3)", ""),  # the weights are drawn, but the wrapper shares rank 0's
+        ("torch.ones(64, 3)", "for _ in range(3):\n    at = torch.randint(9, size=(1,)).item()\n    print(at)"),
         ("torch.ones(64, 3)", "import random\nlucky = random.randint(0, 9)"),
     ],
 )
