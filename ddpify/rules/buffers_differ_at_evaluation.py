@@ -12,10 +12,12 @@ from ddpify.facts.contents import may_hold, modules
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.layers import BUFFERS, mentions
+from ddpify.facts.placing import following
 from ddpify.facts.roles import expression_for, loaders_in
 from ddpify.facts.routes import in_step
 from ddpify.facts.unwrapping import Raw, climb, find_raw
 from ddpify.facts.values import Loader, Module, Wrapped
+from ddpify.facts.work import work
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
 
@@ -68,8 +70,11 @@ class BuffersDifferAtEvaluation(Rule):
         done: set[tuple[int, str]] = set()
         raws = [r for r in facts.cached("raw", find_raw) if r.why == "evaluation"]
         followers = _followers(facts)
+        alike: dict[int, Event] = {}
         for e in facts.after.log.of("forward"):
             if e.seq >= facts.after.main_end or not _looks_on(facts, e, followers):
+                continue
+            if id(e.obj) in alike and self.is_still_alike(facts, alike[id(e.obj)], e):
                 continue
             if not any(mentions(m, BUFFERS) for m in modules((e.obj,) if e.obj is not None else ())):
                 continue
@@ -84,6 +89,7 @@ class BuffersDifferAtEvaluation(Rule):
                 if (id(stmt), name) in done or not facts.editable(frame.source):
                     continue
                 done.add((id(stmt), name))
+                alike[id(e.obj)] = e
                 bare = f"{names['unwrap']}({name})" if raw.both else f"{name}.module"
                 line = f"{names['sync_buffers']}({name if isinstance(e.obj, Module) else bare})"
                 if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
@@ -98,6 +104,21 @@ class BuffersDifferAtEvaluation(Rule):
                     AddHelper(frame.source, "sync_buffers"),
                     reason="BatchNorm statistics differ between ranks after training",
                 )
+
+    def is_still_alike(self, facts: Facts, before: Event, e: Event) -> bool:
+        """An evaluation behind another one, with no training between them: by now the model may be on the CPU."""
+        if before.frame is not e.frame:
+            return False
+        source = e.frame.source
+        places = {e.stmt, *source.ancestors(e.stmt)}
+        for node in (before.stmt, *source.ancestors(before.stmt)):
+            if isinstance(node, (cst.If, cst.Try, cst.While, cst.FunctionDef)):
+                return False
+            later = following(source, node) if isinstance(node, (cst.BaseSmallStatement, cst.For, cst.With)) else []
+            here = next((at for at, stmt in enumerate(later) if stmt in places), None)
+            if here is not None:
+                return not any(work(facts.flow).meets(stmt) for stmt in later[:here])
+        return False
 
     def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, Raw, Frame]]:
         """The statement that starts the evaluation, in the frame where the wrapper still has a name."""

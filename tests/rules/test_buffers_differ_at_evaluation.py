@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from ddpify.convert import convert_source
+from ddpify.source import Source
 from tests.rules.edited import edited
 
 SCRIPT = """
@@ -101,3 +105,33 @@ class Net(nn.Module):
 def test_statistics_of_parts_that_a_container_takes_in(made: str) -> None:
     text = edited(SCRIPT.format(models=PARTS.format(made=made), made="net = Net()"), "DDP201", "DDP206").text
     assert "sync_buffers(" in text
+
+
+AGAIN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    model.train()
+    for (x,) in loader:
+        model(x.to(device)).mean().backward()
+        optimizer.step()
+train()
+model.eval()
+with torch.no_grad():
+    one = model(torch.ones(1, 4, device=device))
+{between}
+with torch.no_grad():
+    two = model(torch.ones(1, 4))
+"""
+
+
+@pytest.mark.parametrize(("between", "count"), [('model.to("cpu")', 1), ("train()", 2)])
+def test_two_evaluations_with_no_training_between_need_it_once(between: str, count: int) -> None:
+    """By the second the model may be on the CPU, where nccl has nothing to say."""
+    text = convert_source(Source(Path("train.py"), AGAIN.format(between=between).encode())).text
+    assert text.count("\nsync_buffers(") + text.count("    sync_buffers(") == count
