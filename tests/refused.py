@@ -340,12 +340,20 @@ VALUES = {
             net(x).mean().backward()
             optimizer.step()
         """),
+    "trains a model that no training forward calls": text("""
+        HEAD
+        net, other = nn.Linear(4, 1), nn.Linear(4, 1)
+        optimizer = torch.optim.SGD([*net.parameters(), *other.parameters()], lr=0.1)
+        for (x,) in DataLoader(points):
+            net(x).mean().backward()
+            optimizer.step()
+        """),
     "trains parameters that belong to no model": text("""
         HEAD
-        net, scale = nn.Linear(4, 1), nn.Parameter(torch.ones(1))
-        optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
+        net, scales = nn.Linear(4, 1), [nn.Parameter(torch.ones(1)) for _ in range(2)]
+        optimizer = torch.optim.SGD([*net.parameters(), *scales], lr=0.1)
         for (x,) in DataLoader(points):
-            (net(x) * scale).mean().backward()
+            (net(x) * scales[0] * scales[1]).mean().backward()
             optimizer.step()
         """),
     "trains a part of the model by itself": text("""

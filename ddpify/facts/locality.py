@@ -30,8 +30,8 @@ class Locality:
         self.reduced = {(id(lp.node), a.target) for lp in loops for a in lp.accumulators if a.fresh and a.read_after}
         self.training = set(facts.roles.training_loaders)
         self.binds: dict[tuple[int, str], list[Event]] = {}
-        for e in facts.flow.log.of("bind"):
-            self.binds.setdefault((id(e.frame), e.name), []).append(e)
+        for e in facts.flow.log.of("bind", "set"):
+            self.binds.setdefault((id(e.frame), _bound(e)), []).append(e)
         # losses.append(loss.item()), meter.update(loss.item(), n): what goes into a list or an object of the project
         self.put: dict[tuple[int, str], list[cst.BaseExpression]] = {}
         for e in facts.flow.log.of("method", "call", "augment"):
@@ -61,6 +61,10 @@ class Locality:
             return True
         if isinstance(node, cst.Name):
             return any(self.bound_locally(e, frame, depth) for e in self.binds.get((id(frame), node.value), ()))
+        if isinstance(node, cst.Attribute):
+            sets = self.binds.get((id(frame), frame.source.code(node)), ())
+            if any(self.bound_locally(e, frame, depth) for e in sets):
+                return True  # self.loss = criterion(...)
         if isinstance(node, cst.Call):
             if any(getattr(o, "name", "") == "builtins.len" for o in self.facts.flow.values.get(node.func, ())):
                 return False  # as many on every rank
@@ -86,7 +90,7 @@ class Locality:
     def bound_locally(self, bind: Event, frame: Frame, depth: int) -> bool:
         loops = self.batch_loops(bind.loops)
         value = getattr(bind.stmt, "value", None)
-        if any((id(lp.node), bind.name) in self.reduced for lp in bind.loops):
+        if any((id(lp.node), _bound(bind)) in self.reduced for lp in bind.loops):
             return False
         if loops:
             read = [o.loader for o in origins(bind.value) if isinstance(o, FromBatch)]
@@ -94,6 +98,11 @@ class Locality:
                 return False  # an evaluation in the middle of training: other rules see to it
             return bool(read) or any(isinstance(o, FromForward) for o in origins(bind.value))
         return isinstance(value, cst.CSTNode) and self.is_local(value, frame, depth - 1)
+
+
+def _bound(event: Event) -> str:
+    """`loss`, or `self.loss` as it is written."""
+    return event.frame.source.code(event.node) if isinstance(event.node, cst.Attribute) else event.name
 
 
 def locality(facts: Facts) -> Locality:
