@@ -108,9 +108,8 @@ class Methods(Expressions):
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("method", node, frame, obj, name, given[0][1] if given else (), extra=extra)
         if name == "requires_grad_" and isinstance(obj, Thing) and not (given and self.truth(given[0][1]) is False):
-            if str((constants(obj.fields.get("__name__", ())) or [""])[0]).startswith("torch."):
-                obj.name = "parameter"  # scale = torch.ones(1).requires_grad_()
-                return (obj,)
+            made_by = constants(obj.fields.get("__name__", ())) or [""]
+            obj.name = "parameter" if str(made_by[0]).startswith("torch.") else obj.name  # torch.ones(1)
         if name == "copy_" and given and isinstance(obj, (Data, Thing)):
             self.filled(node, given[0][1], frame)
         match obj:

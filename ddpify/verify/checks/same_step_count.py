@@ -22,7 +22,7 @@ class SameStepCount(Check):
             return self.not_tried("one rank has nobody to differ from")
         steps = [len(rank.steps) for rank in trace.ranks]
         if not any(steps):
-            return self.not_tried("no optimizer stepped")
+            return self._by_hand(trace)
         done = [rank for rank in trace.ranks if rank.ended_well]
         if not done:
             return self.not_tried("no rank came to its end")
@@ -42,3 +42,12 @@ class SameStepCount(Check):
         if len(backwards) > 1:
             return self.failed(f"as many steps, but {' and '.join(map(str, sorted(backwards)))} backward passes")
         return self.held(f"{count(steps[0], 'step')} and {count(backwards.pop(), 'backward pass')} on every rank")
+
+    def _by_hand(self, trace: Trace) -> Result:
+        """Without an optimizer (`p.data.add_(p.grad, alpha=-lr)`) the backward passes are counted."""
+        passes = [rank.end.backwards for rank in trace.ranks if rank.end and rank.ended_well]
+        if len(passes) < trace.world or not any(passes):
+            return self.not_tried("no optimizer stepped")
+        if len(set(passes)) > 1:
+            return self.failed(f"{' and '.join(map(str, passes))} backward passes on the ranks")
+        return self.held(f"{count(passes[0], 'backward pass')} on every rank, and no optimizer")

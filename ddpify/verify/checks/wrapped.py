@@ -21,7 +21,7 @@ class Wrapped(Check):
         """Look at the wrappers and at what the optimizers hold."""
         stepping = [r for r in trace.ranks if r.steps]
         if not stepping:
-            return self.not_tried("no optimizer stepped")
+            return self._without_optimizer(trace)
         by_hand = self._by_hand(trace)
         for rank in stepping:
             if not rank.of(Wrap) and not by_hand:
@@ -41,6 +41,14 @@ class Wrapped(Check):
         made = stepping[0].of(Wrap)
         inside = ", ".join(f"{w.module} ({count(w.parameters, 'parameter')})" for w in made[:3])
         return self.held(f"{inside} inside DistributedDataParallel on every rank")
+
+    def _without_optimizer(self, trace: Trace) -> Result:
+        """Where the script steps by hand, a wrapper on every rank is what can be seen."""
+        trained = all(rank.end is not None and rank.end.backwards for rank in trace.ranks)
+        if not trained or not all(rank.of(Wrap) for rank in trace.ranks):
+            return self.not_tried("no optimizer stepped")
+        made = ", ".join(f"{w.module} ({count(w.parameters, 'parameter')})" for w in trace.ranks[0].of(Wrap)[:3])
+        return self.held(f"{made} inside DistributedDataParallel on every rank; no optimizer steps it")
 
     def _by_hand(self, trace: Trace) -> bool:
         """A prompt before a frozen model: nothing to wrap; every step has a reduction of its own, and ranks agree."""
