@@ -47,8 +47,10 @@ def one_by_one(facts: Facts, shuffles: Callable[[Loader], bool]) -> Iterator[Pas
         if loader in looped or known is None or known.shuffles is False or known.problem or not _trains(facts, loader):
             continue
         found = [*_handed(facts, loader)] or [*_asked(facts, loader, shuffles)]
-        yield from (p for p in found if id(p.node) not in placed)
-        placed |= {id(p.node) for p in found}
+        for one in found:
+            if id(one.node) not in placed:
+                placed.add(id(one.node))  # a function that is called twice has one text
+                yield one
         calls = facts.flow.log.of("external")
         if not found and not any(e.name == "itertools.cycle" and loader in e.value for e in calls):
             why = "batches of this loader are taken one by one, so the passes over it could not be found"

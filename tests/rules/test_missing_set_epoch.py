@@ -187,3 +187,33 @@ def test_a_loader_that_is_made_anew_for_each_pass_has_its_passes_counted() -> No
         "loader.sampler.set_epoch(loader.sampler.epoch + 1)\nloader = iter(loader)\npasses = 1\nwhile True:"
     )
     assert result.has("passes += 1\nloader.sampler.set_epoch(passes)\nloader = iter(loader)")
+
+
+PEEKED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+
+def some(least):
+    rows = []
+    while len(rows) < least:
+        (x,) = next(iter(loader))
+        rows.extend(x)
+    return torch.stack(rows)
+
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    loss = model(some(2)).mean() + model(some(3)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_function_that_is_called_twice_counts_its_passes_once() -> None:
+    text = edited(PEEKED, CODE).text
+    assert text.count("loader.sampler.set_epoch(loader.sampler.epoch + 1)") == 1
