@@ -10,14 +10,14 @@ from ddpify.edits import AddHelper, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import may_hold, modules
 from ddpify.facts.externals import role_of
-from ddpify.facts.frames import Entry, Event, Frame
+from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.placing import following
 from ddpify.facts.roles import expression_for, loaders_in
 from ddpify.facts.routes import in_step
 from ddpify.facts.unwrapping import Raw, climb, find_raw
 from ddpify.facts.values import Loader, Module, Wrapped
-from ddpify.facts.work import work
+from ddpify.facts.work import names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.source import walk
 
@@ -132,14 +132,8 @@ class BuffersDifferAtEvaluation(Rule):
                     yield caller.stmt, inside, caller.frame
                     break
                 if inside is not None:
-                    loop = next(
-                        (
-                            lo.node
-                            for lo in loops
-                            if frame is e.frame and isinstance(lo.node, (cst.For, cst.While)) and self.batches(lo)
-                        ),
-                        None,
-                    )
+                    around = loops if frame is e.frame else ()
+                    loop = next((lo.node for lo in around if self.is_before(facts, lo, inside)), None)
                     yield (loop if loop is not None else stmt), inside, frame
                     break
 
@@ -156,8 +150,14 @@ class BuffersDifferAtEvaluation(Rule):
                 found |= {id(other.stmt), *(id(x.stmt) for chain in other.frame.chains() for x in chain)}
         return found
 
-    def batches(self, loop: object) -> bool:
-        return any(isinstance(o, Loader) for o in loaders_in(getattr(loop, "iterates", ())))
+    def is_before(self, facts: Facts, loop: Loop, raw: Raw) -> bool:
+        """Whether once before a loop is enough: it reads a loader, or nothing in it trains or names the model anew."""
+        if not isinstance(loop.node, (cst.For, cst.While)):
+            return False
+        if any(isinstance(o, Loader) for o in loaders_in(loop.iterates)):
+            return True
+        anew = {n.value for n in walk(raw.node) if isinstance(n, cst.Name)} & names_bound(loop.node)
+        return not anew and not work(facts.flow).exchanges(loop.node)
 
     def raw_in(self, facts: Facts, stmt: cst.CSTNode, raws: dict[int, Raw], frame: Frame) -> Raw | None:
         for node in walk(stmt):

@@ -135,3 +135,19 @@ def test_two_evaluations_with_no_training_between_need_it_once(between: str, cou
     """By the second the model may be on the CPU, where nccl has nothing to say."""
     text = convert_source(Source(Path("train.py"), AGAIN.format(between=between).encode())).text
     assert text.count("\nsync_buffers(") + text.count("    sync_buffers(") == count
+
+
+@pytest.mark.parametrize(
+    ("loop", "before"),
+    [
+        ("for i in range(2):\n            values.append(net(rows[i]).mean().item())", True),
+        ("for one in (net,):\n            values.append(one(rows[0]).mean().item())", False),
+    ],
+)
+def test_once_before_a_loop_that_cuts_its_batches_by_hand(loop: str, before: bool) -> None:
+    text = SCRIPT.format(models=MODEL.format(i=""), made="net = Net()").replace(
+        "values = [net(x).mean().item() for (x,) in held_out]",
+        f"values, rows = [], torch.ones(2, 4, 4)\n        {loop}",
+    )
+    result = edited(text, "DDP201", "DDP206")
+    assert ("    sync_buffers(unwrap(net))\n        for i in range(2):" in result.text) is before
