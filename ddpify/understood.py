@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
-from ddpify.facts.handmade import Draws, Rows, Turns, Unshared, hand_fed
+from ddpify.facts.handmade import Columns, Draws, Rows, Turns, Unshared, hand_fed
 from ddpify.facts.roles import loaders_in, root
 from ddpify.facts.trails import way_of_call
 from ddpify.facts.untrained import find_untrained
@@ -110,6 +110,8 @@ def _by_hand(facts: Facts) -> Iterator[Row]:
                 yield Row(source, node, why)
             case Turns(loop=loop, level=level):
                 yield Row(level.frame.source, loop, "each pass makes a batch of its variable: they can be dealt out")
+            case Columns(loop=loop, level=level):
+                yield Row(level.frame.source, loop, "each pass goes on from the last: whole columns can be shared out")
             case Rows(level=level, names=names):
                 yield Row(level.frame.source, level.loops[0].node, f"every step trains on all rows of {quoted(names)}")
             case Draws(draw=draw):

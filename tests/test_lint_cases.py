@@ -1000,7 +1000,7 @@ REMARKS = ("DDP222", "DDP311")
 
 def found(code: str, *, remarks: bool = False) -> list[str]:
     source = Source(Path("train.py"), f"{HEAD}{dedent(code).strip()}\n{TAIL}".encode())
-    problems = check(source, "train.py", Task(Settings())).problems
+    problems = check(source, "train.py", Task(Settings(select=("ALL", "DDP311")))).problems
     return [f"{p.code} {p.line}: {p.message}" for p in problems if remarks or p.code not in REMARKS]
 
 
@@ -1140,3 +1140,10 @@ if __name__ == "__main__":
 )
 def test_frameworks_are_left_alone(code: str) -> None:
     assert check(Source(Path("train.py"), code.encode()), "train.py", Task(Settings())).problems == []
+
+
+def test_a_remark_that_is_true_of_nearly_every_script_is_made_where_it_is_asked_for() -> None:
+    source = Source(Path("train.py"), f"{HEAD}{dedent(LOOP).strip()}\n{TAIL}".encode())
+    asked = [s for s in found(LOOP, remarks=True) if s.startswith("DDP311")]
+    unasked = [p for p in check(source, "train.py", Task(Settings())).problems if p.code == "DDP311"]
+    assert (len(asked), unasked) == (1, [])

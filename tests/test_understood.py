@@ -13,6 +13,8 @@ from ddpify.understood import listing
 from tests.cases import CASES, NOWHERE, Case, each
 
 CONVERTED = [c for c in CASES if c.converts]
+#: what a script has not: it steps by hand; it trains a prompt that is in no module
+LACKS = {"columns_of_text": {"optimizers"}, "prompt_before_frozen_model": {"trained modules", "wrap points"}}
 
 
 @functools.cache
@@ -34,7 +36,8 @@ def told(case: Case) -> dict[str, str]:
 def test_every_role_is_found(case: Case) -> None:
     found = told(case)
     for title in ("entry point", "trained modules", "optimizers", "losses", "wrap points"):
-        assert found[title] != "none found", title
+        lacks = title in LACKS.get(case.name, ())
+        assert (found[title] == "none found") is lacks, title
     assert found["training loaders"] != "none found" or found["batches without a loader"] != "none found"
     text = " ".join(found.values())
     assert "an unknown line" not in text

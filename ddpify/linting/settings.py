@@ -16,6 +16,8 @@ from ddpify.errors import DdpifyError
 
 _SELECTOR = re.compile(r"DDP\d{0,3}|ALL")
 #: keys of [tool.ddpify] and what they hold
+#: true of nearly every script: told where it is selected by name
+_WHEN_ASKED = frozenset({"DDP311"})
 _LISTS = ("select", "ignore", "extend-select", "exclude")
 _KEYS = (*_LISTS, "per-file-ignores", "baseline", "respect-gitignore")
 
@@ -66,7 +68,7 @@ class Settings:
 
 
 def _fits(selector: str, code: str) -> bool:
-    return selector == "ALL" or code.startswith(selector)
+    return code.startswith(selector) or (selector == "ALL" and code not in _WHEN_ASKED)
 
 
 def read_settings(start: Path) -> Settings:

@@ -19,7 +19,8 @@ class BatchSizePerRank(Rule):
 
     ## What it does
     Names the training loader with a DistributedSampler whose `batch_size` is not divided by the number of ranks, in a
-    script in which no learning rate is computed with that number either. It is said once per script.
+    script in which no learning rate is computed with that number either. It is said once per script, and only where
+    it is asked for (`--extend-select DDP311`): it is true of nearly every script.
 
     ## Why is this bad?
     With N ranks a step averages N times as many samples, and an epoch has one N-th of the steps: with the same learning

@@ -9,9 +9,11 @@ import libcst as cst
 from ddpify.edits import SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants, modules
+from ddpify.facts.frames import Event
 from ddpify.facts.unused import left_out
 from ddpify.facts.values import Module, Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule, Severity
+from ddpify.source import walk
 
 _KNOWN = ("find_unused_parameters", "static_graph")
 
@@ -94,7 +96,7 @@ class LayerLeftOut(Rule):
             if any(constants(facts.flow.values.get(a.value, ())) != [False] for a in given) or _splat(e.node):
                 continue
             inner = list(modules((w,)))
-            if inner and all(m.frozen for m in inner) and not self.thaws(facts):
+            if inner and all(m.frozen for m in inner) and not self.thaws(facts) and not self.asks(facts, e, inner):
                 seen.add(id(e.node))
                 yield self.finding(
                     source, e.node, "none of this model is trained: DDP refuses to wrap it", severity=_HARD
@@ -112,6 +114,14 @@ class LayerLeftOut(Rule):
         """Whether anything is made to need gradients: what could not be followed may be a part of the model."""
         sets = facts.flow.log.of("set", "method")
         return any(e.name in ("requires_grad", "requires_grad_") and constants(e.value) != [False] for e in sets)
+
+    def asks(self, facts: Facts, e: Event, inner: list[Module]) -> bool:
+        """`if any(p.requires_grad for p in net.parameters()): net = DDP(net)`, or a new layer: `net.fc = ...`"""
+        tests = [above.test for above in e.frame.source.ancestors(e.node) if isinstance(above, cst.If)]
+        if any(isinstance(n, cst.Attribute) and n.attr.value == "requires_grad" for t in tests for n in walk(t)):
+            return True
+        given = [s for s in facts.flow.log.of("set") if s.obj in inner and modules(s.value)]
+        return any(s.frame.func is None or s.frame.func.owner is None for s in given)
 
 
 def _splat(node: cst.CSTNode) -> bool:

@@ -45,7 +45,7 @@ class Wrapped(Check):
     def _without_optimizer(self, trace: Trace) -> Result:
         """Where the script steps by hand, a wrapper on every rank is what can be seen."""
         trained = all(rank.end is not None and rank.end.backwards for rank in trace.ranks)
-        if not trained or not all(rank.of(Wrap) for rank in trace.ranks):
+        if not trace.ranks or not trained or not all(rank.of(Wrap) for rank in trace.ranks):
             return self.not_tried("no optimizer stepped")
         made = ", ".join(f"{w.module} ({count(w.parameters, 'parameter')})" for w in trace.ranks[0].of(Wrap)[:3])
         return self.held(f"{made} inside DistributedDataParallel on every rank; no optimizer steps it")
