@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 _ASKS = frozenset({"size", "shape", "device", "dtype", "numel"})
-#: what would put the columns elsewhere
 #: what computes over a dimension, of which it is not known that it is not the columns'
 _MIXES = re.compile(
     r"\b(mean|sum|max|min|argmax|norm|normalize|std|var|bmm|matmul|mm|einsum|cumsum|sort|topk|cat|stack|flip|"
     r"softmax|log_softmax)\((?![^()]*(\([^()]*\)[^()]*)*\b(dim ?= ?)?-1 ?\))|\w @ \w|\bview\(.*size\(1\)"
 )
+#: what would put the columns elsewhere
 _TURNS = re.compile(r"\.(t|transpose|permute|swapaxes|movedim)\(|\.m?T\b|BatchNorm")
 
 

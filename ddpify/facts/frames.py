@@ -103,6 +103,11 @@ class Frame:
                 if given >= most:
                     return
 
+    def loops_around(self) -> Iterator[tuple[Loop, ...]]:
+        """The callers' loops that are running when it runs, once per way that leads here."""
+        for chain in self.chains():
+            yield tuple(loop for entry in chain for loop in entry.loops)
+
 
 @dataclass(eq=False)
 class Event:
@@ -124,8 +129,8 @@ class Event:
 
     def all_loops(self) -> Iterator[tuple[Loop, ...]]:
         """The loops around the event, callers' included, once per way that leads here."""
-        for chain in self.frame.chains():
-            yield (*(loop for entry in chain for loop in entry.loops), *self.loops)
+        for around in self.frame.loops_around():
+            yield (*around, *self.loops)
 
 
 @dataclass

@@ -179,8 +179,7 @@ class Origins:
     def trains_in(self, frame: Frame) -> bool:
         """Whether a function is called for batches of the training: what it decides is DDP506's."""
         if id(frame) not in self._trains_in:
-            ways = [[loop for entry in chain for loop in entry.loops] for chain in frame.chains()]
-            self._trains_in[id(frame)] = any(self.batches(loops) for loops in ways)
+            self._trains_in[id(frame)] = any(self.batches(loops) for loops in frame.loops_around())
         return self._trains_in[id(frame)]
 
     def batches(self, loops: Iterable[Loop]) -> bool:
@@ -270,8 +269,7 @@ class Origins:
     def evaluates(self, frame: Frame) -> bool:
         """Whether a function is called for the batches of such an evaluation only: what it decides stays in there."""
         if id(frame) not in self._evaluates:
-            ways = [[loop for entry in chain for loop in entry.loops] for chain in frame.chains()]
-            self._evaluates[id(frame)] = all(self.over(loops) for loops in ways)
+            self._evaluates[id(frame)] = all(self.over(loops) for loops in frame.loops_around())
         return self._evaluates[id(frame)]
 
     def over(self, loops: Iterable[Loop]) -> bool:
