@@ -55,7 +55,7 @@ def package_of(script: Path, text: str, is_file: Callable[[Path], bool] = Path.i
 
 def search_path(script: Path, text: str) -> tuple[Path, ...]:
     """The folders above a script that puts some of its own on `sys.path`: it may mean any of them."""
-    return tuple(_above(script.absolute().parent)) if "sys.path" in text else ()
+    return tuple(_folders_above(script.absolute().parent)) if "sys.path" in text else ()
 
 
 def _from_above(folder: Path, text: str, is_file: Callable[[Path], bool]) -> Package | None:
@@ -66,14 +66,14 @@ def _from_above(folder: Path, text: str, is_file: Callable[[Path], bool]) -> Pac
         parts = (module or plain).split(".")
         if parts[0] in sys.stdlib_module_names or not parts[0] or _is_module(folder, parts, item, is_file):
             continue
-        for depth, root in enumerate(_above(folder), 1):
+        for depth, root in enumerate(_folders_above(folder), 1):
             if _is_module(root, parts, item, is_file):
                 names = folder.parts[-depth:]
                 return Package(root, ".".join(names)) if all(n.isidentifier() for n in names) else None
     return None
 
 
-def _above(folder: Path) -> list[Path]:
+def _folders_above(folder: Path) -> list[Path]:
     return [p for p in list(folder.parents)[:3] if p.name]
 
 

@@ -66,13 +66,14 @@ def in_cache(event: Event, facts: Facts) -> bool:
     if not facts.converting:
         return False
     places = {id(c.place) for c in caches(facts)}
+    if not places:
+        return False
 
     def inside(source: Source, node: cst.CSTNode) -> bool:
         return id(node) in places or any(id(a) in places for a in source.ancestors(node))
 
-    chains = list(event.frame.chains()) if places else []
-    here = bool(places) and inside(event.frame.source, event.node)
-    return here or (bool(chains) and all(any(inside(e.frame.source, e.call) for e in chain) for chain in chains))
+    here = inside(event.frame.source, event.node)
+    return here or event.frame.reached_through(lambda entry: inside(entry.frame.source, entry.call))
 
 
 def _in_training(facts: Facts, event: Event) -> bool:

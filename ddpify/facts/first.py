@@ -38,8 +38,7 @@ def _in_download(event: Event, facts: Facts) -> bool:
     if not facts.converting:
         return False
     made = facts.cached("fetched", _fetched)
-    chains = list(event.frame.chains()) if made else []
-    return bool(chains) and all(any(id(e.call) in made for e in chain) for chain in chains)
+    return bool(made) and event.frame.reached_through(lambda entry: id(entry.call) in made)
 
 
 def _fetched(facts: Facts) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -102,6 +102,11 @@ class Frame:
                 given += 1
                 if given >= most:
                     return
+
+    def reached_through(self, test: Callable[[Entry], bool]) -> bool:
+        """Whether every way that leads here passes a call that the test accepts."""
+        chains = list(self.chains())
+        return bool(chains) and all(any(test(entry) for entry in chain) for chain in chains)
 
     def loops_around(self) -> Iterator[tuple[Loop, ...]]:
         """The callers' loops that are running when it runs, once per way that leads here."""
