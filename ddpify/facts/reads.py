@@ -90,12 +90,6 @@ def asks_files(test: cst.CSTNode, facts: Facts) -> bool:
     return False
 
 
-def in_dataset(event: Event) -> bool:
-    """Code of a dataset class: it runs in loader workers, where no collective may stand."""
-    owner = event.frame.func.owner if event.frame.func is not None else None
-    return owner is not None and (bool(owner.member("__getitem__")) or bool(owner.member("__iter__")))
-
-
 class Paths:
     """What is known of the paths in a flow."""
 

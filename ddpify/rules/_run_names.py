@@ -13,8 +13,9 @@ from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
 from ddpify.facts.ranks import guarded
-from ddpify.facts.reads import find_reads, in_dataset
+from ddpify.facts.reads import find_reads
 from ddpify.facts.values import Ext, Thing
+from ddpify.facts.workers import in_workers
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
 
@@ -60,7 +61,7 @@ def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.Base
     for call, path in made:
         for event in call.events:
             done = facts.converting and any(id(a) in guards(facts).done for a in call.source.ancestors(call.node))
-            if path is not None and not done and not guarded(event, facts.flow) and not in_dataset(event):
+            if path is not None and not done and not guarded(event, facts.flow) and not in_workers(facts, event):
                 yield event, path
 
 

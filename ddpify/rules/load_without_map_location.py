@@ -14,10 +14,10 @@ from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, made_by, outside_calls
 from ddpify.facts.ranks import depends_on_rank
-from ddpify.facts.reads import in_dataset
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Const, Device, Value
+from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import walk
 
@@ -97,7 +97,7 @@ class LoadWithoutMapLocation(Rule):
                 mine = call.node.args[:1] and all(
                     depends_on_rank(call.node.args[0].value, e.frame, facts.flow) for e in call.events
                 )
-                data = bool(call.events) and all(map(in_dataset, call.events))  # samples are on the CPU
+                data = bool(call.events) and all(in_workers(facts, e) for e in call.events)  # samples are on the CPU
                 if facts.editable(call.source) and not (call.events and mine) and not data:
                     yield self.finding(call.source, call.node, message, self.given(call, given, '"cpu"'))
             elif not facts.editable(call.source):

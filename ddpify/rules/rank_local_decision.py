@@ -92,8 +92,8 @@ class RankLocalDecision(Rule):
                 key = (id(spot.node), spot.name)
                 if key not in done and facts.editable(spot.source):
                     done.add(key)
-                    trains = origin.trains(spot.node)
-                    yield self.open(frame, deciding[0]) if trains else self.broadcast(facts, spot)
+                    apart = origin.trains(spot.node) and origin.goes_apart(spot)
+                    yield self.open(frame, deciding[0]) if apart else self.broadcast(facts, spot)
 
     def open(self, frame: Frame, node: cst.CSTNode) -> Finding:
         code = frame.source.code(node).split("\n")[0]
@@ -175,6 +175,17 @@ class Origins:
             inside = [e for e in self.facts.flow.log.events if self.batches(e.loops) or self.trains_in(e.frame)]
             self._trains = {id(n) for e in inside for n in (e.node, e.stmt)}
         return id(node) in self._trains
+
+    def goes_apart(self, spot: Spot) -> bool:
+        """Whether one rank alone may come to a statement: under a test of its own batch, of time or of chance."""
+        mine = [e for e in self.facts.flow.log.events if spot.node in (e.node, e.stmt)]
+        ways = [(e.frame, e.stmt) for e in mine]
+        ways += [(entry.frame, entry.stmt) for e in mine for chain in e.frame.chains() for entry in chain]
+        return not mine or any(
+            isinstance(above, (cst.If, cst.While)) and locality(self.facts).is_local(above.test, frame)
+            for frame, stmt in ways
+            for above in frame.source.ancestors(stmt)
+        )
 
     def trains_in(self, frame: Frame) -> bool:
         """Whether a function is called for batches of the training: what it decides is DDP506's."""

@@ -15,8 +15,9 @@ from ddpify.facts.frames import Event
 from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
 from ddpify.facts.ranks import guarded
-from ddpify.facts.reads import Paths, Read, asks_files, find_reads, in_dataset, written_before
+from ddpify.facts.reads import Paths, Read, asks_files, find_reads, written_before
 from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import guards, joined_group, same_on_all_ranks
 
@@ -88,7 +89,7 @@ class ReadBeforeWriteFinished(Rule):
         seen: set[int] = set()
         met = self.set_up(facts)
         for moment, read, event in sorted(reads, key=lambda found: found[0]):
-            if by_one(facts, event) or in_dataset(event) or event.seq >= facts.flow.main_end:
+            if by_one(facts, event) or in_workers(facts, event) or event.seq >= facts.flow.main_end:
                 continue
             writes = written_before(facts, read, event, moment, paths, certain=not facts.converting)
             if not facts.converting:

@@ -140,3 +140,22 @@ def test_what_training_decides_by_the_same_function_is_not_rank_0s() -> None:
     assert not result.left
     assert result.text.count("broadcast_value(") == 1
     assert result.has("if broadcast_value(worst(model)) > 3:")
+
+
+@pytest.mark.parametrize(
+    ("test", "together"),
+    [
+        ("step % 3 == 0", True),
+        ("loss.item() < 1", False),  # of this rank's own batch: only some ranks would come
+        ("time.time() > 9", False),
+    ],
+)
+def test_an_evaluation_between_the_batches_decides_where_all_ranks_come_to_it(test: str, together: bool) -> None:
+    held = f"step += 1\nif {test}:\n    now = worst(model)\n    plateau.step(now)"
+    before = f"{WORST}\nplateau, step = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer), 0"
+    text = script(imports="import time", before=before).replace(
+        "        optimizer.step()", "        optimizer.step()\n        " + held.replace("\n", "\n        ")
+    )
+    result = edited(text, "DDP503")
+    assert result.has("now = worst(model)\nnow = broadcast_value(now)\nplateau.step(now)") is together
+    assert bool(result.left) is not together

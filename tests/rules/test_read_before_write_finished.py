@@ -238,3 +238,43 @@ commands.add_parser('load').set_defaults(run=load)
     often = "args = parser.parse_args()\nfor _ in range(2):\n    args.run('a.pt')"
     result = edited(script(imports="import argparse", functions=functions, after=often), "DDP101", "DDP404")
     assert "barrier()" in result.text or result.left
+
+
+WORKERS = """
+def read(path):
+    return torch.load(path)
+
+def lengths(path):
+    return len(read(path))
+
+class Recordings(torch.utils.data.Dataset):
+    def __init__(self, paths):
+        self.paths = paths
+        {first}
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, at):
+        return {item}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "item", "meets"),
+    [
+        ("self.sizes = [len(read(p)) for p in paths]", "torch.ones(4)", True),
+        ("self.first = read(paths[0])", "read(self.paths[at])", False),  # loader workers run it, too
+        ("self.sizes = Pool(4).map(lengths, paths)", "torch.ones(4)", False),
+        ("with Pool(4) as pool:\n            self.sizes = pool.map(lengths, paths)", "torch.ones(4)", False),
+    ],
+)
+def test_processes_that_are_no_ranks_meet_nobody(first: str, item: str, meets: bool) -> None:
+    text = script(
+        imports="import sys\nfrom multiprocessing import Pool",
+        functions=WORKERS.format(first=first, item=item),
+        inside="torch.save(model.state_dict(), sys.argv[1])",
+        after="held_out = DataLoader(Recordings(sys.argv[2:]))",
+    )
+    result = edited(text, "DDP101", "DDP404")
+    assert ("barrier()" in result.text or bool(result.left)) is meets
