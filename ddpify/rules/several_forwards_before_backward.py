@@ -166,6 +166,24 @@ class SeveralForwardsBeforeBackward(Rule):
             """,
             gives=("net = DDP(net)", "net.broadcast_buffers = False"),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def train(net, loader, optimizer):
+                for left, right in loader:
+                    (net(left) - net(right)).pow(2).mean().backward()
+                    optimizer.step()
+            twin = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+            loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8, 4)), batch_size=2)
+            train(twin, loader, torch.optim.SGD(twin.parameters(), lr=0.1))
+            """,
+            gives=(
+                "twin = DDP(twin)\n# The backward needs",
+                "first of two forwards left them.\ntwin.broadcast_buffers = False",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -226,8 +244,8 @@ class SeveralForwardsBeforeBackward(Rule):
         )
 
     def buffers(self, facts: Facts, e: Event, w: Wrapped, done: set[int]) -> Iterator[Finding]:
-        """Only where the class is known to have BatchNorm: a model that cannot be seen is not accused."""
-        known = [m for m in modules((w,)) if m.cls is not None]
+        """Lint wants to have seen the BatchNorm; a model that cannot be seen converts as one that has it."""
+        known = list(modules((w,)))
         if not any(mentions(m, BUFFERS) if facts.converting else normalises(m) for m in known):
             return
         if not facts.converting:
@@ -278,4 +296,6 @@ class SeveralForwardsBeforeBackward(Rule):
         """An attribute: the argument has another name from torch 2.13 on."""
         if not points or any(p.shape or p.is_before for p in points):
             return []
-        return [InsertAfter(p.source, p.after, (*_WHY, f"{p.target}.broadcast_buffers = False")) for p in points]
+        lines = [(*_WHY, f"{p.target}.broadcast_buffers = False") for p in points]
+        # last: the wrap goes behind the same statement, and its forwards may stand in a function further up
+        return [InsertAfter(p.source, p.after, text, last=True) for p, text in zip(points, lines, strict=True)]
