@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -333,4 +334,5 @@ def explain(topic: str | None) -> None:
 
 def main() -> None:
     """The `ddpify` command."""
+    gc.set_threshold(50_000, 5, 5)  # trees are many small objects that live long: looking for dead ones takes a fourth
     cli(prog_name="ddpify")

@@ -25,7 +25,7 @@ from ddpify.refusals import check_convertible
 from ddpify.repoint import check_repointed, copy_of, repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
-from ddpify.source import Source, check_compiles, compiled, read_source, walk
+from ddpify.source import Source, check_compiles, compiled, read_source
 
 #: How the module of helpers begins.
 _HELPERS = '"""Helpers for distributed training."""'
@@ -184,7 +184,7 @@ def helpers_from(project: Project, source: Source, shared: str) -> str:
 
 
 def _imports_relatively(source: Source) -> bool:
-    return any(isinstance(n, cst.ImportFrom) and n.relative for n in walk(source.module))
+    return any(isinstance(n, cst.ImportFrom) and n.relative for n in source.nodes)
 
 
 def _is_free(path: Path) -> bool:
@@ -259,7 +259,7 @@ def missing(conversion: Conversion, finding: Finding) -> Refused:
     source = (changed.source if changed is not None else None) or conversion.source
     code = shown(finding.source, finding.node)
     line = line_before(source.text, finding.source.text, finding.span.line)
-    there = (n for n in walk(source.module) if n in source.parents and source.line(n) == line)
+    there = (n for n in source.nodes if n in source.parents and source.line(n) == line)
     node = next((n for n in there if isinstance(n, cst.BaseExpression) and shown(source, n) == code), None)
     seen = source.text.splitlines()[line - 1].strip()
     about: About = Seen(seen) if node is None else way_back(conversion.facts.flow, node, source)

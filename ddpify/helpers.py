@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify import helper_classes
 from ddpify.helper_functions import text_of
-from ddpify.source import Source, children, dotted, walk
+from ddpify.source import Source, children, dotted
 
 #: what emitted code calls things, and what it calls them where the user has taken the name
 _NAMES = {
@@ -113,13 +113,18 @@ def _import_as(name: str, chosen: str) -> str:
     return line if chosen == line.split()[-1] else f"{line.split(' as ')[0]} as {chosen}"
 
 
+_NAMING = frozenset({cst.ImportAlias, cst.ImportFrom, cst.Name})
+
+
 def _bound_names(source: Source) -> set[str]:
     """Every name of the file; of `import os.path as osp` only what it binds."""
     found: set[str] = set()
     todo: list[cst.CSTNode] = [source.module]
     while todo:
         node = todo.pop()
-        if isinstance(node, cst.ImportAlias):
+        if type(node) not in _NAMING:
+            todo.extend(children(node))
+        elif isinstance(node, cst.ImportAlias):
             bound: cst.BaseExpression = node.asname.name if node.asname is not None else node.name
             while isinstance(bound, cst.Attribute):
                 bound = bound.value
@@ -128,8 +133,6 @@ def _bound_names(source: Source) -> set[str]:
             todo.extend(node.names if not isinstance(node.names, cst.ImportStar) else ())
         elif isinstance(node, cst.Name):
             found.add(node.value)
-        else:
-            todo.extend(children(node))
     return found
 
 
@@ -143,7 +146,7 @@ def _is_given(source: Source, name: str) -> bool:
             isinstance(above := source.parents.get(node), givers)
             or (isinstance(above, (cst.For, cst.CompFor, cst.NamedExpr)) and above.target is node)
         )
-        for node in walk(source.module)
+        for node in source.nodes
     )
 
 

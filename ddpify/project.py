@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ddpify.errors import DdpifyError
 from ddpify.package import package_of, search_path
-from ddpify.source import Source, read_source
+from ddpify.shelf import SHELF
+from ddpify.source import Source
 
 _GENERATED = re.compile(r"\b(auto-?)?generated (by|from|with)\b|\bdo not (edit|modify)\b", re.IGNORECASE)
 
@@ -22,6 +23,7 @@ class Project:
     """
 
     def __init__(self, entry: Source, *, overlay: dict[Path, Source] | None = None) -> None:
+        SHELF.next()
         self.entry = entry
         self.modules: dict[Path, Source | None] = {**(overlay or {}), entry.path: entry}
         #: the same, however a path is written
@@ -59,7 +61,7 @@ class Project:
     def _read(self, path: Path) -> Source | None:
         if path not in self.modules:
             try:
-                self.modules[path] = self.known.get(os.path.abspath(path)) or read_source(path)
+                self.modules[path] = self.known.get(os.path.abspath(path)) or SHELF.read(path)
             except DdpifyError:
                 self.modules[path] = None  # what cannot be read stays unknown to the analysis
         found = self.modules[path]

@@ -13,7 +13,7 @@ from ddpify.facts.outside import outside_calls
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.trails import place_of, shown
 from ddpify.lint import what_distributes
-from ddpify.source import Source, dotted, walk
+from ddpify.source import Source, dotted
 
 #: module -> what that framework calls distributed training
 _FRAMEWORKS = {
@@ -170,7 +170,7 @@ def _name(frame: Frame) -> str:
 def no_loop(facts: Facts) -> Refused:
     """No backward is reached: there is one in functions that nothing runs, or none at all."""
     for source in facts.project.files():
-        for node in walk(source.module):
+        for node in source.nodes:
             match node:
                 case cst.Call(func=cst.Attribute(attr=cst.Name(value="backward"))):
                     return _refused(
@@ -226,7 +226,7 @@ def _switched_off(facts: Facts) -> tuple[cst.CSTNode, cst.CSTNode] | None:
 def imported_modules(source: Source) -> dict[str, cst.CSTNode]:
     """Every module that a file imports, anywhere in it, with the statement."""
     found: dict[str, cst.CSTNode] = {}
-    for node in walk(source.module):
+    for node in source.nodes:
         if isinstance(node, cst.Import):
             for alias in node.names:
                 found.setdefault(dotted(alias.name), node)

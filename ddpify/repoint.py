@@ -16,7 +16,7 @@ from ddpify.edits import Edit, Replace
 from ddpify.errors import Refused, Seen
 from ddpify.facts.trails import shown
 from ddpify.project import Project
-from ddpify.source import Source, dotted, walk
+from ddpify.source import Source, dotted
 
 Import = cst.Import | cst.ImportFrom
 INIT = "__init__.py"
@@ -78,7 +78,7 @@ def _is_below(project: Project, source: Source) -> bool:
 def _own_place(source: Source) -> cst.Name | None:
     """`__file__` and its kind, which are others in a copy."""
     own = ("__path__", "__file__", "__package__", "pkgutil")
-    return next((n for n in walk(source.module) if isinstance(n, cst.Name) and n.value in own), None)
+    return next((n for n in source.nodes if isinstance(n, cst.Name) and n.value in own), None)
 
 
 def _refuse(source: Source, node: cst.CSTNode | None, why: str) -> NoReturn:
@@ -97,7 +97,7 @@ def _targets(project: Project, source: Source, changed: list[Source]) -> list[So
 
 
 def _imports(source: Source) -> list[Import]:
-    return [n for n in walk(source.module) if isinstance(n, (cst.Import, cst.ImportFrom))]
+    return list(source.of(cst.Import, cst.ImportFrom))
 
 
 def _named(project: Project, source: Source, stmt: Import) -> list[Source]:
@@ -139,7 +139,7 @@ def _giver(project: Project, source: Source, stmt: cst.ImportFrom, alias: cst.Im
 def _binds(package: Source) -> set[str]:
     """The names that an `__init__.py` gives to something."""
     found: set[str] = set()
-    for node in walk(package.module):
+    for node in package.nodes:
         match node:
             case cst.ImportAlias(name=name, asname=asname):
                 found.add(dotted(asname.name) if asname is not None else dotted(name).split(".")[0])
@@ -227,7 +227,7 @@ def _plain(project: Project, source: Source, alias: cst.ImportAlias, moved: list
     bound = dotted(alias.asname.name) if alias.asname is not None else name
     module = project.find(name)
     given = _binds(module) if module is not None and module.path.name == INIT else None
-    for node in walk(source.module) if given is not None else ():
+    for node in source.nodes if given is not None else ():
         if (
             isinstance(node, cst.Attribute)
             and source.code(node.value) == bound
@@ -246,7 +246,7 @@ def _plain(project: Project, source: Source, alias: cst.ImportAlias, moved: list
 
 def _uses(source: Source, name: str, suffix: str) -> Iterator[Edit]:
     """The places that name a module by its dots."""
-    for node in walk(source.module):
+    for node in source.nodes:
         imported = isinstance(source.parents.get(node), (cst.ImportAlias, cst.ImportFrom))
         if isinstance(node, cst.Attribute) and not imported and source.code(node) == name:
             yield Replace(source, node.attr, f"{node.attr.value}{suffix}")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import Any, TypeVar
 
 import libcst as cst
 from libcst.metadata import CodePosition, MetadataWrapper, PositionProvider
@@ -55,6 +56,7 @@ _LAYOUT = (
 )
 _CODE = frozenset({"star_arg", "star_kwarg"})
 _PLAIN = (str, bool, "str", "bool")
+_N = TypeVar("_N", bound=cst.CSTNode)
 
 
 @dataclass(frozen=True)
@@ -138,16 +140,24 @@ class Source:
         return min(len(self.text), self.line_start(place.line) + place.column)
 
     @functools.cached_property
+    def nodes(self) -> tuple[cst.CSTNode, ...]:
+        """All code of the file, parents first."""
+        return tuple(walk(self.module))
+
+    def of(self, *kinds: type[_N]) -> list[_N]:
+        """All code of some kinds (classes that have none below them), parents first."""
+        if kinds not in self._of:
+            self._of[kinds] = [n for n in self.nodes if type(n) in kinds]
+        return self._of[kinds]
+
+    @functools.cached_property
+    def _of(self) -> dict[tuple[type, ...], list[Any]]:
+        return {}
+
+    @functools.cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
         """The parent of every node."""
-        found: dict[cst.CSTNode, cst.CSTNode] = {}
-        stack: list[cst.CSTNode] = [self.module]
-        while stack:
-            node = stack.pop()
-            for child in children(node):
-                found[child] = node
-                stack.append(child)
-        return found
+        return {child: node for node in self.nodes for child in children(node)}
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a node stands, white space and comments before it left out."""

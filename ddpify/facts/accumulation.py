@@ -123,7 +123,7 @@ def _elsewhere(facts: Facts, loop: LoopFacts, inside: set[int]) -> bool:
     log = [e for e in facts.flow.log.events if e.seq < facts.flow.main_end and id(e.node) not in inside]
     if any(_touches(e) and e.name != "zero_grad" for e in log):
         return True
-    grads = (n for source in facts.project.files() for n in walk(source.module) if isinstance(n, cst.Attribute))
+    grads = (n for source in facts.project.files() for n in source.of(cst.Attribute))
     return any(n.attr.value == "grad" and id(n) not in inside for n in grads)
 
 

@@ -321,11 +321,16 @@ class Calls(Library):
         return ""
 
 
+_BINDS = frozenset({cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.AsName})
+
+
 @functools.lru_cache(maxsize=256)
 def assigned_names(node: cst.CSTNode) -> frozenset[str]:
     """The names that a function assigns, its inner functions left out."""
     found: set[str] = set()
     for inner in walk(node):
+        if type(inner) not in _BINDS:  # few do, and `isinstance` is slow for these classes
+            continue
         if isinstance(inner, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)):
             target: cst.CSTNode = inner.target
         elif isinstance(inner, cst.AsName):

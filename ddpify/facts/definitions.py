@@ -177,13 +177,18 @@ def argument_of(call: cst.CSTNode, frame: Frame, name: str) -> cst.BaseExpressio
     return plain[at].value if at < len(plain) and not any(a.star for a in plain[: at + 1]) else None
 
 
-def returns(tree: cst.CSTNode) -> Iterator[cst.Return]:
+@functools.lru_cache(maxsize=256)
+def returns(tree: cst.CSTNode) -> tuple[cst.Return, ...]:
     """The `return`s of a function's own text."""
+    return tuple(_returns(tree))
+
+
+def _returns(tree: cst.CSTNode) -> Iterator[cst.Return]:
     for node in children(tree):
         if isinstance(node, cst.Return):
             yield node
         elif not isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.BaseExpression)):
-            yield from returns(node)
+            yield from _returns(node)
 
 
 def references(tree: cst.CSTNode, name: str) -> list[cst.Name]:

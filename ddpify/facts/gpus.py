@@ -10,7 +10,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.placing import statement_of
 from ddpify.facts.values import Ext, Loader
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -24,7 +24,7 @@ def multiplied(facts: Facts, source: Source, argument: str) -> Iterator[tuple[cs
     """`8 * n_gpu` and its other factor, or `args.batch_size *= n_gpu` (no other factor), where a DataLoader gets it."""
     sizes = _given(facts, argument)
     texts = {s.code(n) for s, n in sizes}
-    for node in walk(source.module):
+    for node in source.of(cst.BinaryOperation, cst.AugAssign):
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
             one, other = _counts(facts, source, node.left), _counts(facts, source, node.right)
             stmt = statement_of(source, node)

@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Const, Data, Ext, Method, Thing, Value
-from ddpify.source import Source, dotted, walk
+from ddpify.source import Source, dotted
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -53,11 +53,10 @@ def outside_calls(facts: Facts) -> list[Outside]:
             events.setdefault(id(e.node), []).append(e)
     found: list[Outside] = []
     for source in facts.project.files():
-        for node in walk(source.module):
-            if isinstance(node, cst.Call):
-                call = _outside(node, source, facts, tuple(events.get(id(node), ())))
-                if call is not None:
-                    found.append(call)
+        for node in source.of(cst.Call):
+            call = _outside(node, source, facts, tuple(events.get(id(node), ())))
+            if call is not None:
+                found.append(call)
     return found
 
 

@@ -13,8 +13,8 @@ _PREFIX = "module."
 
 def cut_keys(source: Source) -> Iterator[tuple[cst.BaseExpression, str]]:
     """`k[7:]`, `k[len("module."):]`, `k.split(".", 1)[1]`, of the variable of a loop; with its name."""
-    for node in walk(source.module):
-        if not isinstance(node, cst.Subscript) or len(node.slice) != 1:
+    for node in source.of(cst.Subscript):
+        if len(node.slice) != 1:
             continue
         name = _cut(node)
         if name is not None and _is_looped(source, node, name) and not _is_tested(source, node):

@@ -52,6 +52,13 @@ _RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master
 _SPAWNS = re.compile(
     r"torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)|(torch\.)?multiprocessing\.(\w+\.)*Process"
 )
+#: What may stand between a node and some of the ranks.
+_LIMITING = frozenset(
+    {
+        *(cst.If, cst.IfExp, cst.While, cst.BooleanOperation),
+        *(cst.IndentedBlock, cst.Module, cst.FunctionDef, cst.Lambda),
+    }
+)
 #: What a parameter that nobody gives is compared with, where it is a rank.
 _FIRST = ({0}, {0, -1})
 
@@ -139,6 +146,9 @@ class Ranks:
         source = frame.source
         below = node
         for above in source.ancestors(node):
+            if type(above) not in _LIMITING:
+                below = above
+                continue
             match above:
                 case cst.If(test=test) | cst.IfExp(test=test) | cst.While(test=test):
                     if below is not test and self.tests_rank(test, frame):
@@ -148,10 +158,8 @@ class Ranks:
                         yield above, True
                 case cst.IndentedBlock(body=body) | cst.Module(body=body):
                     before = body[: next((i for i, s in enumerate(body) if s is below), len(body))]
-                    for s in before:
-                        ways_out = isinstance(s, cst.If) and self.leaves(s) and not (self.strict and ends_job(s))
-                        if isinstance(s, cst.If) and ways_out and self.tests_rank(s.test, frame):
-                            yield s, False
+                    ifs = (s for s in before if type(s) is cst.If and self.leaves(s))
+                    yield from ((s, False) for s in ifs if not self.ends(s) and self.tests_rank(s.test, frame))
                 case cst.FunctionDef():
                     for d in above.decorators:
                         if self.rank_decorator(d.decorator, frame):
@@ -160,6 +168,9 @@ class Ranks:
                 case cst.Lambda():
                     return
             below = above
+
+    def ends(self, stmt: cst.If) -> bool:
+        return self.strict and ends_job(stmt)
 
     def leaves(self, stmt: cst.If) -> bool:
         """`if rank != 0: return`"""

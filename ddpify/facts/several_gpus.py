@@ -103,7 +103,7 @@ def _traced(facts: Facts, node: cst.BaseExpression, frame: Frame, depth: int = 6
 
 def _named(facts: Facts, source: Source) -> list[Named]:
     found: list[Named] = []
-    for node in walk(source.module):
+    for node in source.nodes:
         if isinstance(node, cst.SimpleString):
             match = _GPU.fullmatch(str(node.evaluated_value))
             if match is not None:
@@ -147,7 +147,7 @@ def _unclear(facts: Facts, named: list[Named]) -> tuple[Source, cst.CSTNode, str
         if not _is_replaceable(n):
             return n.source, n.node, "is no device here, but a text that something else reads"
     for source in facts.project.files():
-        for node in walk(source.module):
+        for node in source.nodes:
             if isinstance(node, cst.FormattedString) and "cuda:" in source.code(node):
                 return source, node, "has another number than a literal"
     for e, value in device_uses(facts):

@@ -183,7 +183,7 @@ def _bound_between(site: Site, indices: cst.BaseExpression, loader: Site) -> boo
 def measured(facts: Facts, known: LoaderFacts) -> Iterator[tuple[Source, cst.Attribute]]:
     """The `loader.sampler` and `loader.dataset` whose length is asked for."""
     for source in facts.project.files():
-        for node in walk(source.module) if facts.editable(source) else ():
+        for node in source.nodes if facts.editable(source) else ():
             match node:
                 case cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Attribute() as part)]):
                     held = facts.flow.values.get(part.value, ())

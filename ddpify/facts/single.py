@@ -26,23 +26,37 @@ class Single:
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
         self._distributed: dict[int, bool] = {}
+        self._alone: dict[int, bool] = {}
 
     def alone(self, node: cst.CSTNode, frame: Frame) -> bool:
         """`else:` of `if args.distributed: init_process_group(...)`: what runs in one process only."""
-        below = node
+        path: list[int] = []
+        below, answer = node, False
         for above in frame.source.ancestors(node):
-            if isinstance(above, cst.FunctionDef):
-                return False
-            if isinstance(above, (cst.If, cst.IfExp)) and below is above.body and _is_alone(above.test):
-                return True
-            if isinstance(above, (cst.If, cst.IfExp)) and below is not above.test:
-                other = above.orelse if below is above.body else above.body
-                if other is not None and self.is_distributed(other) and not self.is_distributed(below):
-                    return True
-            if isinstance(above, cst.IndentedBlock) and any(map(_says_alone, above.body[: _place(above, below)])):
-                return True
+            known = self._alone.get(id(below))
+            if known is not None:
+                answer = known
+                break
+            path.append(id(below))
+            if type(above) is cst.FunctionDef:
+                break
+            if self.is_way(above, below):
+                answer = True
+                break
             below = above
-        return False
+        self._alone.update(dict.fromkeys(path, answer))
+        return answer
+
+    def is_way(self, above: cst.CSTNode, below: cst.CSTNode) -> bool:
+        """Whether what is directly above leads one process only to what is below it."""
+        if isinstance(above, cst.IndentedBlock):
+            return any(map(_says_alone, above.body[: _place(above, below)]))
+        if not isinstance(above, (cst.If, cst.IfExp)) or below is above.test:
+            return False
+        if below is above.body and _is_alone(above.test):
+            return True
+        other = above.orelse if below is above.body else above.body
+        return other is not None and self.is_distributed(other) and not self.is_distributed(below)
 
     def for_others(self, event: Event, chain: list[Entry]) -> bool:
         """In a function that nothing here calls, and that has nothing to do with ranks: its callers know where."""
@@ -96,8 +110,8 @@ def _place(block: cst.IndentedBlock, stmt: cst.CSTNode) -> int:
 
 def _says_alone(stmt: cst.CSTNode) -> bool:
     """`assert local_rank == -1`: what comes behind it is for one process."""
-    small = stmt.body[0] if isinstance(stmt, cst.SimpleStatementLine) else None
-    return isinstance(small, cst.Assert) and _is_alone(small.test)
+    small = stmt.body[0] if type(stmt) is cst.SimpleStatementLine else None
+    return type(small) is cst.Assert and _is_alone(small.test)
 
 
 def _is_alone(test: cst.BaseExpression) -> bool:

@@ -12,7 +12,7 @@ from ddpify.facts.outside import unread
 from ddpify.facts.surface import SURFACE
 from ddpify.facts.values import Instance, Module, Value, Wrapped
 from ddpify.facts.wraps import WrapPoint
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -23,7 +23,7 @@ def unreached(facts: Facts, pickles: frozenset[str]) -> Iterator[tuple[cst.BaseE
     flow = facts.after
     frames = _frames(facts)
     for source in facts.project.files():
-        for node in walk(source.module):
+        for node in source.nodes:
             part = node.func if isinstance(node, cst.Call) else node
             # where the wrapper's own test leads elsewhere, the flow without it came here
             if any(f.values.get(part) is not None for f in (facts.flow, flow)):

@@ -47,7 +47,7 @@ def _never_read(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
             isinstance(n, cst.Attribute) and n.attr.value == name and not _is_target(s, n)
             for s in facts.project.files()
             if f".{name}" in s.text
-            for n in walk(s.module)
+            for n in s.nodes
         )
         if any(f"self.{name}" in text for text in own) and not any(read):
             yield f"self.{name}"

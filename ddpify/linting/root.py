@@ -14,7 +14,8 @@ from ddpify.linting.ignores import MARK, Ignore, ignores
 from ddpify.linting.problem import Problem, problem_of
 from ddpify.linting.settings import Settings
 from ddpify.rules import Finding
-from ddpify.source import Source, read_source
+from ddpify.shelf import SHELF
+from ddpify.source import Source
 
 #: in place of the name of a function: code of the module itself, and what only a run of the module itself does
 MODULE, MAIN = "", "__main__"
@@ -80,7 +81,7 @@ def shown_as(path: Path, root: Path) -> str:
 def check_root(path: Path, task: Task, dismiss: bool = True) -> Root:
     """What is found, or the sentence that says why nothing could be."""
     try:
-        source = read_source(path)
+        source = SHELF.read(path)
         root, _ = look(source, task, dismiss=dismiss)
         return root
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import os
 import re
@@ -123,6 +124,7 @@ class Run:
             yield from (check_root(p, task, d) for p, d in asked)
             return
         all_rules()  # read before the processes are forked: else each of them reads all the rules
+        gc.freeze()
         pool = ProcessPoolExecutor(jobs)
         try:
             yield from pool.map(check_root, (p for p, _ in asked), itertools.repeat(task), (d for _, d in asked))

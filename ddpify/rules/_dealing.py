@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.phases import training_key
 from ddpify.facts.samplers import Draws, Plain
 from ddpify.facts.sharding import LoaderFacts
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 
 def dealt_out(facts: Facts, known: LoaderFacts) -> tuple[str, str, list[Edit]]:
@@ -135,8 +135,8 @@ def check_steps(known: LoaderFacts) -> list[Edit]:
 def reads_of(facts: Facts, known: LoaderFacts, name: str) -> Iterator[tuple[Source, cst.Attribute]]:
     """`loader.sampler`, wherever the project reads it."""
     for source in facts.project.files():
-        for node in walk(source.module) if facts.editable(source) else ():
-            if not isinstance(node, cst.Attribute) or node.attr.value != name:
+        for node in source.of(cst.Attribute) if facts.editable(source) else ():
+            if node.attr.value != name:
                 continue
             if known.loader in facts.flow.values.get(node.value, ()):
                 yield source, node

@@ -125,8 +125,8 @@ class Handles:
     def same_attribute(self, source: Source, target: cst.Attribute) -> Iterator[cst.CSTNode]:
         values = self.facts.flow.values
         held = values.get(target.value, ())
-        for node in walk(source.module):
-            if isinstance(node, cst.Attribute) and node is not target and node.attr.value == target.attr.value:
+        for node in source.of(cst.Attribute):
+            if node is not target and node.attr.value == target.attr.value:
                 base = values.get(node.value)
                 if base is None or any(o in held for o in base):
                     yield node

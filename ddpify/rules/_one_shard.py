@@ -11,14 +11,13 @@ from ddpify.facts.contents import origins
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import FromBatch, FromLength, Loader
 from ddpify.rules._base import Finding, Rule
-from ddpify.source import walk
 
 
 def of_one_shard(rule: Rule, facts: Facts) -> Iterator[Finding]:
     """What was counted over a shared-out loader, divided by the size of the whole set."""
     values, source = facts.flow.values, facts.source
-    for node in walk(source.module):
-        if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Divide):
+    for node in source.of(cst.BinaryOperation):
+        if not isinstance(node.operator, cst.Divide):
             continue
         whole = {id(o.of) for o in origins(values.get(node.right, ())) if isinstance(o, FromLength)}
         read = [o.loader for o in origins(values.get(node.left, ())) if isinstance(o, FromBatch)]

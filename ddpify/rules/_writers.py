@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.outside import Outside, holding
 from ddpify.facts.values import Class, Ext, Func, Thing
 from ddpify.rules._guards import Placed, guards
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 _HARMLESS = frozenset({"builtins.isinstance", "builtins.bool", "builtins.hasattr", "builtins.id"})
 
@@ -53,10 +53,8 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
 def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNode]]:
     """Every expression of the project that may hold the writer."""
     for source in facts.project.files():
-        for node in walk(source.module):
-            if isinstance(node, (cst.Name, cst.Attribute)) and any(
-                id(o) in made for o in facts.flow.values.get(node, ())
-            ):
+        for node in source.of(cst.Name, cst.Attribute):
+            if any(id(o) in made for o in facts.flow.values.get(node, ())):
                 yield source, node
 
 

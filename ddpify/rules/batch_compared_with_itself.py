@@ -11,7 +11,7 @@ from ddpify.facts.contents import constants, origins
 from ddpify.facts.trails import shown
 from ddpify.facts.values import Ext, FromBatch, FromForward, Loader, Method, Value
 from ddpify.rules._base import Converts, Finding, Good, Rule, Severity
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 _PRODUCTS = frozenset({"torch.matmul", "torch.mm", "torch.cdist", "torch.nn.functional.linear"})
 _METHODS = frozenset({"matmul", "mm", "__matmul__", "addmm", "addmm_"})
@@ -67,7 +67,7 @@ class BatchComparedWithItself(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         training = {id(n) for n in facts.after_roles.training_forwards}
         for source in facts.project.files() if facts.roles.training_loaders else ():
-            for node in walk(source.module):
+            for node in source.of(cst.BinaryOperation, cst.Call):
                 pair = _operands(facts, node)
                 if pair is None or not all(_of_batch(facts, training, p) for p in pair) or not facts.editable(source):
                     continue

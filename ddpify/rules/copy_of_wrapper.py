@@ -60,7 +60,7 @@ class CopyOfWrapper(Rule):
         if facts.converting:
             return
         seen: set[int] = set()
-        calls = ((n, s) for s in facts.looked_at for n in s.parents if isinstance(n, cst.Call))
+        calls = ((n, s) for s in facts.looked_at for n in s.of(cst.Call))
         for node, source in calls:
             names = [getattr(o, "name", "") for o in facts.flow.values.get(node.func, ())]
             if not node.args or not any(role_of(n) in ("copy", "copy-module") and ".jit." not in n for n in names):

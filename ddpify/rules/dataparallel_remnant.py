@@ -16,7 +16,7 @@ from ddpify.facts.prefixes import cut_keys
 from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Module, Thing, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 _NAMES = frozenset(
     {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel", "torch.nn.parallel.data_parallel.DataParallel"}
@@ -174,9 +174,7 @@ class DataparallelRemnant(Rule):
 
     def mentions(self, facts: Facts, source: Source) -> Iterator[Finding]:
         values = facts.flow.values
-        for node in walk(source.module):
-            if not isinstance(node, (cst.Name, cst.Attribute)):
-                continue
+        for node in source.of(cst.Name, cst.Attribute):
             names = {getattr(o, "name", "") for o in values.get(node, ())}
             parent = source.parents.get(node)
             if names & _NAMES and isinstance(parent, cst.Arg):

@@ -193,8 +193,8 @@ class DeviceNotPerRank(Rule):
         if not texts or not all(isinstance(t, str) for t in texts) or choice.form == "index":
             return
         source = choice.source
-        for node in walk(source.module):
-            if not isinstance(node, (cst.Name, cst.Attribute)) or source.code(node) != choice.target:
+        for node in source.of(cst.Name, cst.Attribute):
+            if source.code(node) != choice.target:
                 continue
             if constants(values.get(node, ())) != texts:
                 continue

@@ -13,7 +13,6 @@ from ddpify.facts.frames import Event
 from ddpify.facts.ranks import ranks
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Finding, Good, Rule
-from ddpify.source import walk
 
 _SET = frozenset({"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"})
 _GIVEN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
@@ -106,7 +105,7 @@ class LauncherOverwritten(Rule):
     def is_launched(self, facts: Facts) -> bool:
         """`os.environ["LOCAL_RANK"]` is read."""
         values = facts.flow.values
-        for node, source in ((n, s) for s in facts.looked_at for n in walk(s.module)):
+        for node, source in ((n, s) for s in facts.looked_at for n in s.of(cst.Subscript, cst.Call)):
             if isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Index):
                 base, key = values.get(node.value, ()), node.slice[0].slice.value
                 target = isinstance(source.parents.get(node), cst.AssignTarget)

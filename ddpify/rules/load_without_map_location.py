@@ -121,7 +121,7 @@ class LoadWithoutMapLocation(Rule):
     def uses_gpus(self, facts: Facts) -> bool:
         for source in facts.project.files():
             if "cuda" in source.text or "accelerator" in source.text:
-                for node in walk(source.module):
+                for node in source.of(cst.Attribute, cst.SimpleString):
                     if isinstance(node, cst.Attribute) and node.attr.value in ("cuda", "accelerator"):
                         return True
                     if isinstance(node, cst.SimpleString) and str(node.evaluated_value).startswith("cuda"):

@@ -168,8 +168,8 @@ class NoSyncBesideStep(Rule):
     # -- blocks ---------------------------------------------------------------------------------------------------
 
     def blocks(self, facts: Facts, source: Source) -> Iterator[Block]:
-        for node in walk(source.module):
-            if isinstance(node, cst.Attribute) and node.attr.value == "no_sync":
+        for node in source.of(cst.Attribute):
+            if node.attr.value == "no_sync":
                 held = facts.flow.values.get(node.value, ())
                 if held and any(isinstance(o, Wrapped) for o in held):
                     yield from self.around(source, node)

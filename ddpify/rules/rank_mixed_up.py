@@ -118,8 +118,8 @@ class RankMixedUp(Rule):
             yield from self.texts_of(facts, source)
 
     def texts_of(self, facts: Facts, source: Source) -> Iterator[Finding]:
-        for node in walk(source.module):
-            if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+        for node in source.of(cst.Comparison):
+            if len(node.comparisons) != 1:
                 continue
             right = node.comparisons[0]
             if not isinstance(right.operator, (cst.Equal, cst.NotEqual)) or not isinstance(

@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.values import Ext, Method, Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 _CHECKPOINTS = frozenset({"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"})
 _ENABLE = "gradient_checkpointing_enable"
@@ -87,8 +87,8 @@ class ReentrantCheckpoint(Rule):
         for source in facts.looked_at:
             if "checkpoint" not in source.text:
                 continue
-            for node in walk(source.module):
-                edit = self.edit(facts, source, node) if isinstance(node, cst.Call) else None
+            for node in source.of(cst.Call):
+                edit = self.edit(facts, source, node)
                 if edit is not None:
                     code = source.code(edit.node.func)
                     yield self.finding(

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.values import Data
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 
 class RemovedFromTorch(Rule):
@@ -61,7 +61,7 @@ class RemovedFromTorch(Rule):
             yield from self.volatile(facts, source)
 
     def items(self, facts: Facts, source: Source) -> Iterator[Finding]:
-        found = [n for n in walk(source.module) if isinstance(n, cst.Subscript) and self.is_item(facts, n)]
+        found = [n for n in source.of(cst.Subscript) if self.is_item(facts, n)]
         if found:
             first = source.code(found[0])
             number = source.code(found[0].value).removesuffix(".data")
@@ -81,9 +81,8 @@ class RemovedFromTorch(Rule):
     def volatile(self, facts: Facts, source: Source) -> Iterator[Finding]:
         found = [
             n
-            for n in walk(source.module)
-            if isinstance(n, cst.Call)
-            and any(a.keyword is not None and a.keyword.value == "volatile" for a in n.args)
+            for n in source.of(cst.Call)
+            if any(a.keyword is not None and a.keyword.value == "volatile" for a in n.args)
             and any(str(getattr(o, "name", "")).endswith(".Variable") for o in facts.flow.values.get(n.func, ()))
         ]
         if found:
