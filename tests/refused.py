@@ -102,6 +102,14 @@ SEEN["would join the process group here (`DataLoader(points, num_workers=2)`)"] 
             net(x).mean().backward()
             optimizer.step()
     """)
+SEEN["`gap.backward()` trains no nn.Module whose parameters an optimizer has"] = text("""
+    import torch
+    slope = torch.ones(1, requires_grad=True)
+    for x in range(3):
+        gap = (slope * x - 2 * x).pow(2).sum()
+        gap.backward()
+        slope.data -= 0.1 * slope.grad
+    """)
 VALUES = {
     "`main` trains, but nothing calls it": text(
         "HEAD\ndef main():\n" + "".join(f"    {x}\n" for x in TAIL.split("\n"))

@@ -79,14 +79,7 @@ class ProcessGroupNotInitialized(Rule):
             return
         setup = facts.cached("setup", find_setup)
         if not isinstance(setup, SetUp):
-            event = facts.roles.backwards[0]
-            what = shown(event.frame.source, event.node)
-            yield self.finding(
-                event.frame.source,
-                event.node,
-                f"no statement was found that the set-up could stand before: the first that trains is `{what}`",
-                refuse=Seen(what),
-            )
+            yield self.nowhere(facts)
             return
         if setup.again is not None:
             e = setup.again
@@ -193,6 +186,24 @@ class ProcessGroupNotInitialized(Rule):
         if choice.test is None or only_availability(facts, choice.test):
             return f"{name}()", set()
         return f"{name}({setup.source.code(choice.test)})", {"flag"}
+
+    def nowhere(self, facts: Facts) -> Finding:
+        event = facts.roles.backwards[0]
+        what = shown(event.frame.source, event.node)
+        if facts.roles.trained:
+            return self.finding(
+                event.frame.source,
+                event.node,
+                f"no statement was found that the set-up could stand before: the first that trains is `{what}`",
+                refuse=Seen(what),
+            )
+        return self.finding(
+            event.frame.source,
+            event.node,
+            f"`{what}` trains no nn.Module whose parameters an optimizer has, and DDP wraps modules",
+            refuse=Seen(what),
+            left="Make the tensors that it trains parameters of a module",
+        )
 
     def lint(self, facts: Facts) -> Iterator[Finding]:
         inits = [n for n in facts.identifiers if n.endswith("init_process_group")]
