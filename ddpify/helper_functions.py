@@ -224,22 +224,32 @@ def <average_gradients>(*parameters):
         <dist>.all_reduce(grad)
         grad /= <dist>.get_world_size()
 ''',
-    "columns_of_rank": '''
-def <columns_of_rank>(value):
-    """This process's part of dimension 1 of a tensor (time, batch, ...), or of each in a tuple: whole columns."""
-    if isinstance(value, (tuple, list)):
-        return type(value)(<columns_of_rank>(v) for v in value)
-    world_size = <dist>.get_world_size()
-    if value.size(1) % world_size:
-        raise ValueError(f"{value.size(1)} columns cannot be shared out over {world_size} processes")
-    return value.chunk(world_size, dim=1)[<dist>.get_rank()].contiguous()
-''',
     "unwrap": """
 def <unwrap>(model):
     return model.module if isinstance(model, <DDP>) else model
 """,
     **helper_classes.TEXTS,
 }
+
+
+def _columns(options: frozenset[str]) -> str:
+    """`columns_of_rank`; with "rows" of tensors whose batch comes first, too (their states have it second)."""
+    parameter, dim, passed, size = ("", "1", "", "value.size(1)")
+    what = "dimension 1 of a tensor (time, batch, ...), or of each in a tuple: whole columns"
+    if "rows" in options:
+        parameter, dim, passed, size = (", dim=1", "dim", ", dim", "value.size(dim)")
+        what = "the batch, dimension `dim` of a tensor, or of each in a tuple"
+    return f'''
+def <columns_of_rank>(value{parameter}):
+    """This process's part of {what}."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(<columns_of_rank>(v{passed}) for v in value)
+    world_size = <dist>.get_world_size()
+    if {size} % world_size:
+        raise ValueError(f"{{{size}}} columns cannot be shared out over {{world_size}} processes")
+    return value.chunk(world_size, dim={dim})[<dist>.get_rank()].contiguous()
+'''
+
 
 _SHAPED = {
     "setup_distributed": _setup,
@@ -248,6 +258,7 @@ _SHAPED = {
     "any_process": _any,
     "broadcast_value": _broadcast,
     "rows_of_rank": _rows,
+    "columns_of_rank": _columns,
     "ShardedSampler": helper_classes.sampler,
     "forward_through": _through,
 }

@@ -59,9 +59,9 @@ class Rewriter(Changes):
                 case Append():
                     self.append(edit)
                 case Surround():
-                    span = self.source.span(edit.node)
-                    self.change(span.start, span.start, edit.before, 5)
-                    self.change(span.end, span.end, edit.after, -5)
+                    start, end = self.with_brackets(edit.node)
+                    self.change(start, start, edit.before, 5)
+                    self.change(end, end, edit.after, -5)
                 case SetArgument():
                     self.set_argument(edit)
                 case DropArguments():
@@ -77,6 +77,15 @@ class Rewriter(Changes):
             if isinstance(edit, Hoist):
                 self.hoist(edit)
         return self.result()
+
+    def with_brackets(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Where a node stands; of a tuple the brackets are a part: `f((a, b))`, where `f(a, b)` passes two values."""
+        span, text = self.source.span(node), self.source.text
+        if not isinstance(node, cst.Tuple) or not node.lpar:
+            return span.start, span.end
+        behind = re.match(r"(\s|#.*)*\)", text[span.end :])
+        assert behind is not None
+        return text.rindex("(", 0, span.start), span.end + behind.end()
 
     def hoist(self, edit: Hoist) -> None:
         """Move an expression, with the changes inside it, into a statement of its own; guards' indentation stays."""

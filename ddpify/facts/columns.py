@@ -16,7 +16,7 @@ from ddpify.facts.frames import Event
 from ddpify.facts.levels import Level
 from ddpify.facts.loops import uses_of
 from ddpify.facts.roles import is_label, root
-from ddpify.facts.rowwise import is_in_time, is_recurrent
+from ddpify.facts.rowwise import batch_dimension, is_recurrent, keeps_columns
 from ddpify.facts.values import Func, Module
 from ddpify.facts.whole import outer_tensors
 from ddpify.source import Source, dotted, walk
@@ -30,13 +30,21 @@ _MIXES = re.compile(
     r"\b(mean|sum|max|min|argmax|norm|normalize|std|var|bmm|matmul|mm|einsum|cumsum|sort|topk|cat|stack|flip|"
     r"softmax|log_softmax)\((?![^()]*(\([^()]*\)[^()]*)*\b(dim ?= ?)?-1 ?\))|\w @ \w|\bview\(.*size\(1\)"
 )
+#: `x.view(x.size(0) * x.size(1), -1)`: time and batch become one dimension
+_FLAT = re.compile(
+    r"\b(view|reshape)\((?P<x>[\w.]+)\.(size\(0\) ?\* ?(?P=x)\.size\(1\)|shape\[0\] ?\* ?(?P=x)\.shape\[1\]),"
+)
 #: what would put the columns elsewhere
 _TURNS = re.compile(r"\.(t|transpose|permute|swapaxes|movedim)\(|\.m?T\b|BatchNorm")
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """`output, state = net(x[i : i + span], state)`: `x` is (time, batch), and every column goes on by itself."""
+    """`output, state = net(x[i : i + span], state)`: `x` is (time, batch), and every column goes on by itself.
+
+    `batch` is the batch's dimension of the tensors: 0 of (batch, time), which `batch_first` layers take. Of the states
+    it is 1 all the same.
+    """
 
     level: Level
     loop: cst.For
@@ -46,6 +54,7 @@ class Columns:
     reads: tuple[cst.Name | cst.Attribute, ...]
     #: the expressions that the state begins with
     states: tuple[cst.BaseExpression, ...]
+    batch: int
 
 
 def columns(facts: Facts, event: Event, way: list[Level]) -> Columns | None:
@@ -60,7 +69,8 @@ def columns(facts: Facts, event: Event, way: list[Level]) -> Columns | None:
         return None
     level, loop, left = found[-1]  # the innermost loop that goes on
     names = {name for _, _, more in found for name, _ in more}
-    if not isinstance(loop, cst.For) or names != {n for n, _ in left} or not _time_first(facts, event, loop):
+    batch = _batch_dimension(facts, event, loop) if isinstance(loop, cst.For) else None
+    if not isinstance(loop, cst.For) or names != {n for n, _ in left} or batch is None:
         return None
     states = [_begins(facts, level, loop, name, names) for name in sorted(names)]
     begun = tuple(s for known in states if known is not None for s in known)
@@ -70,29 +80,30 @@ def columns(facts: Facts, event: Event, way: list[Level]) -> Columns | None:
     source = level.frame.source
     nodes = [n for n in walk(loop.body) if isinstance(n, (cst.Name, cst.Attribute))]
     reads = [n for n in nodes if dotted(n) in tensors and not is_label(source, n)]
-    if not reads or not all(_cut_in_time(facts, source, n) for n in reads):
+    if not reads or not all(_cut_in_time(facts, source, n, batch) for n in reads):
         return None
-    reads = [n for n in reads if not _counts(source, n)]
-    return Columns(level, loop, tuple(tensors), tuple(reads), begun) if reads else None
+    reads = [n for n in reads if not _counts(source, n, batch)]
+    return Columns(level, loop, tuple(tensors), tuple(reads), begun, batch) if reads else None
 
 
-def _time_first(facts: Facts, event: Event, loop: cst.For) -> bool:
-    """Models that take (time, batch, feature) and compute each column by itself; the one with the state recurrent."""
-    recurrent = False
+def _batch_dimension(facts: Facts, event: Event, loop: cst.For) -> int | None:
+    """The batch's dimension for models that compute each column by itself, the one with the state recurrent."""
+    models: list[tuple[bool, list[Module]]] = []
     for e in facts.flow.log.of("forward"):
         inside = e.node in facts.roles.training_forwards and any(lp.node is loop for ls in e.all_loops() for lp in ls)
         for model in {root(m) for m in modules((e.obj,))} if inside and e.obj is not None else ():
-            parts = list(_parts(model, set()))
-            if not all(map(_keeps_columns, parts)):
-                return False
-            recurrent = recurrent or (e.node is event.node and any(map(is_recurrent, parts)))
-    return recurrent
+            models.append((e.node is event.node, list(_parts(model, set()))))
+    found = {batch_dimension(p) for _, parts in models for p in parts if is_recurrent(p)}
+    batch = next(iter(found), 1)
+    goes_on = any(mine and any(map(is_recurrent, parts)) for mine, parts in models)
+    alone = len(found) == 1 and all(_keeps_columns(p, batch) for _, parts in models for p in parts)
+    return batch if goes_on and alone else None
 
 
-def _keeps_columns(module: Module) -> bool:
+def _keeps_columns(module: Module, batch: int) -> bool:
     """A layer that computes each column by itself, or a class whose forward does nothing across dimensions."""
     if module.cls is None:
-        return is_in_time(module)
+        return keeps_columns(module, batch)
     todo, done = ["forward"], set[str]()
     while todo:
         name = todo.pop()
@@ -100,7 +111,7 @@ def _keeps_columns(module: Module) -> bool:
         for func in module.cls.member(name):
             if not isinstance(func, Func) or not func.node.params.params:
                 continue
-            text, me = func.source.code(func.node), func.node.params.params[0].name.value
+            text, me = _FLAT.sub("view(-1,", func.source.code(func.node)), func.node.params.params[0].name.value
             flat = re.search(r"\b(view|reshape)\(-1,", text) is not None
             if _TURNS.search(text) or any(not (flat and "softmax" in m[0]) for m in _MIXES.finditer(text)):
                 return False
@@ -163,13 +174,14 @@ def _of_model(facts: Facts, tests: list[cst.BaseExpression]) -> bool:
     return any(getattr(o, "origins", None) for t in tests for o in facts.flow.values.get(t, ()))
 
 
-def _cut_in_time(facts: Facts, source: Source, node: cst.CSTNode, depth: int = 3) -> bool:
+def _cut_in_time(facts: Facts, source: Source, node: cst.CSTNode, batch: int, depth: int = 3) -> bool:
     """`x[i : i + span]`, `len(x)`, `x.size(0)`, or an argument of a function of the project that does no more."""
     above = source.parents.get(node)
     if isinstance(above, cst.Subscript) and above.value is node:
-        first, *rest = (e.slice for e in above.slice)
+        parts = [e.slice for e in above.slice]
+        time, rest = parts[1 - batch : 2 - batch], [p for at, p in enumerate(parts) if at != 1 - batch]
         whole = (isinstance(s, cst.Slice) and s.lower is None and s.upper is None and s.step is None for s in rest)
-        return isinstance(first, cst.Slice) and first.step is None and all(whole)
+        return any(isinstance(t, cst.Slice) and t.step is None for t in time) and all(whole)
     if isinstance(above, cst.Attribute):
         return above.attr.value in _ASKS
     call = source.parents.get(above) if isinstance(above, cst.Arg) else None
@@ -178,16 +190,19 @@ def _cut_in_time(facts: Facts, source: Source, node: cst.CSTNode, depth: int = 3
     if isinstance(call.func, cst.Name) and call.func.value == "len":
         return True
     called = [o for o in facts.flow.values.get(call.func, ()) if isinstance(o, Func)]
-    return bool(called) and all(_only_cuts(facts, f, _parameter(f, call, above), depth) for f in called)
+    return bool(called) and all(_only_cuts(facts, f, _parameter(f, call, above), batch, depth) for f in called)
 
 
-def _counts(source: Source, node: cst.CSTNode) -> bool:
-    """`len(x)`, `x.size(0)`, `x.shape[0]`: the same of a part of the columns."""
+def _counts(source: Source, node: cst.CSTNode, batch: int) -> bool:
+    """`len(x)`, `x.size(0)`, `x.shape[0]` of (time, batch): the same of a part of the columns."""
     above = source.parents.get(node)
     call = source.parents.get(above) if isinstance(above, (cst.Arg, cst.Attribute)) else None
     if isinstance(above, cst.Arg):
-        return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "len"
-    return call is not None and re.search(r"\.(size\(0\)|shape\[0\])$", source.code(call)) is not None
+        return (
+            batch == 1 and isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value == "len"
+        )
+    time = 1 - batch
+    return call is not None and re.search(rf"\.(size\({time}\)|shape\[{time}\])$", source.code(call)) is not None
 
 
 def _parameter(func: Func, call: cst.Call, arg: cst.Arg) -> str:
@@ -200,9 +215,9 @@ def _parameter(func: Func, call: cst.Call, arg: cst.Arg) -> str:
     return params[at] if at < len(params) and not any(a.star for a in call.args[:at]) else ""
 
 
-def _only_cuts(facts: Facts, func: Func, name: str, depth: int) -> bool:
+def _only_cuts(facts: Facts, func: Func, name: str, batch: int, depth: int) -> bool:
     uses = (
         [n for n in uses_of(func.node, name) if not isinstance(func.source.parents.get(n), cst.Param)] if name else []
     )
     turned = _TURNS.search(func.source.code(func.node)) is not None
-    return bool(uses) and not turned and all(_cut_in_time(facts, func.source, n, depth - 1) for n in uses)
+    return bool(uses) and not turned and all(_cut_in_time(facts, func.source, n, batch, depth - 1) for n in uses)

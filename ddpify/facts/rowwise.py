@@ -100,10 +100,15 @@ def is_recurrent(module: Module) -> bool:
     return _RECURRENT.fullmatch(module.name) is not None
 
 
-def is_in_time(module: Module) -> bool:
-    """A layer that takes (time, batch, feature), and each entry of the batch by itself."""
+def batch_dimension(module: Module) -> int:
+    """0 for a recurrent layer that takes (batch, time, feature), 1 for one that takes (time, batch, feature)."""
+    return 0 if _told(module.site.node) else 1
+
+
+def keeps_columns(module: Module, batch: int) -> bool:
+    """A layer that takes time and batch (which is dimension `batch`), and each entry of the batch by itself."""
     if _BATCH_FIRST.fullmatch(module.name):
-        return not _told(module.site.node)
+        return batch_dimension(module) == batch
     return _ALONG_FEATURES.fullmatch(module.name) is not None or _HOLDERS.fullmatch(module.name) is not None
 
 

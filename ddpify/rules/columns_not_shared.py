@@ -26,7 +26,7 @@ class ColumnsNotShared(Rule):
     rank trains on the same columns.
 
     ## Fix
-    Share out the batch dimension of (time, batch): every column goes on by itself.
+    Share out the batch dimension of (time, batch), or of (batch, time): every column goes on by itself.
 
     ## Edit
     `own_columns = columns_of_rank(train_data)` before the loop, which reads these; `hidden =
@@ -34,8 +34,9 @@ class ColumnsNotShared(Rule):
     number of processes: it is checked at run time.
 
     ## When not
-    Where the recurrent layers have `batch_first`, dimensions are swapped on the way, the data are not cut along time
-    alone, the loss is no mean, or the state begins in no place that could be followed, the script is refused.
+    Where some recurrent layers have `batch_first` and others not, dimensions are swapped on the way, the data are not
+    cut along time alone, the loss is no mean, or the state begins in no place that could be followed, the script is
+    refused.
     """
 
     code = "DDP313"
@@ -86,9 +87,9 @@ class ColumnsNotShared(Rule):
             yield loop_elsewhere(self, source, known.loop)
             return
         helper, read = names["columns_of_rank"], {dotted(n) for n in known.reads}
-        one = len(read) == 1
+        one, rows = len(read) == 1, ", dim=0" if known.batch == 0 else ""
         fresh = {n: names.fresh("own_columns" if one else f"own_{n.split('.')[-1]}") for n in sorted(read)}
-        lines = tuple(f"{new} = {helper}({name})" for name, new in fresh.items())
+        lines = tuple(f"{new} = {helper}({name}{rows})" for name, new in fresh.items())
         yield self.finding(
             source,
             known.loop,
@@ -96,7 +97,7 @@ class ColumnsNotShared(Rule):
             InsertBefore(source, known.loop, lines),
             *(Replace(source, n, fresh[dotted(n)]) for n in known.reads),
             *(Surround(source, s, f"{helper}(", ")") for s in known.states),
-            AddHelper(source, "columns_of_rank"),
+            AddHelper(source, "columns_of_rank", frozenset({"rows"} if rows else ())),
             AddImport(source, "dist"),
             reason="each rank goes on along its own columns; a step is one over all columns, as before",
         )
