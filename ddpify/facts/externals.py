@@ -71,7 +71,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torch\.save", "save"),
     (r"copy\.(deepcopy|copy)", "copy"),
     (
-        r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|tensorboard_logger\.\w+",
+        r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|tensorboard_logger\.\w+|"
+        r"visdom\.Visdom",
         "writer",
     ),
     (r"argparse\.ArgumentParser|configargparse\.\w+", "parser"),

@@ -32,7 +32,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"wandb\.init", "run"),
     (r"comet_ml\.(\w+\.)*(Experiment|ExistingExperiment|start)", "run-disabled"),
     (
-        r"wandb\.(login|agent|sweep)|mlflow\.\w+(\.\w+)*|neptune\.\w+|clearml\.Task\.\w+|visdom\.Visdom|aim\.Run|swanlab\.init",
+        r"wandb\.(login|agent|sweep)|mlflow\.\w+(\.\w+)*|neptune\.\w+|clearml\.Task\.\w+|aim\.Run|swanlab\.init",
         "tracker",
     ),
     (r"builtins\.input|getpass\.getpass", "input"),
@@ -69,7 +69,7 @@ def kind_of(call: Outside) -> str:
     role = role_of(call.name)
     if role in ("progress", "progress-range") and not call.name.startswith("fastprogress"):
         return "bar"
-    return "writer" if role == "writer" and call.name.endswith(("Writer", ".Logger")) else ""
+    return "writer" if role == "writer" and call.name.endswith(("Writer", ".Logger", ".Visdom")) else ""
 
 
 def _kind_of_method(call: Outside) -> str:

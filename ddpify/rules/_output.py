@@ -46,7 +46,7 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
         case "bar":
             return _bar(facts, call)
         case "writer":
-            return _placed(writer_edits(facts, call), "one process writes event files; the others have no writer")
+            return _placed(writer_edits(facts, call), "one process has the writer; the others have none")
         case "run":
             return _argument(
                 facts,

@@ -101,11 +101,32 @@ class UnguardedOutput(Rule):
             """,
             gives=("for (x,) in tqdm(loader, disable=not is_main_process()):", '    print("last", loss.item())'),
         ),
+        Converts(
+            """
+            import torch
+            import visdom
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            panel = visdom.Visdom()
+            panel.line([0.0], [0.0], win="loss")
+            for (x,) in loader:
+                loss = net(x).mean()
+                loss.backward()
+                optimizer.step()
+            """,
+            gives=(
+                "panel = visdom.Visdom() if is_main_process() else None\n"
+                'if is_main_process():\n    panel.line([0.0], [0.0], win="loss")',
+            ),
+        ),
     )
     #: what lint says of each kind
     says: ClassVar[dict[str, str]] = {
         "bar": "shows a progress bar",
-        "writer": "writes event files",
+        "writer": "has a writer of its own",
         "run": "starts a run",
         "run-disabled": "starts a run",
         "log": "logs",
