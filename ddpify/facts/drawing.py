@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import origins
-from ddpify.facts.frames import Event
+from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.placing import is_guard, statement_of, steps
 from ddpify.facts.seeds import Seed, seeds
 from ddpify.facts.values import FromWorld, Module, Wrapped
@@ -83,16 +83,37 @@ def _has_default(facts: Facts, seed: Seed) -> bool:
 
 def _found(facts: Facts) -> Iterator[Drawn]:
     drawn: dict[int, list[Event]] = {}
-    nodes: dict[int, cst.BaseExpression] = {}
-    for event in _draws(facts):
-        node = _whole(event)
-        if node is not None:
-            nodes[id(node)] = node
-            drawn.setdefault(id(node), []).append(event)
+    places: dict[int, tuple[Source, cst.BaseExpression]] = {}
+    kept = [(e, node) for e in _draws(facts) if (node := _whole(e)) is not None]
+    made = {id(e.frame): calls for e, _ in kept if _in_loop(e.loops) and (calls := _calls_around(e.frame))}
+    for event, node in kept:
+        for home, whole in made.get(id(event.frame), [(event.frame.source, node)]):
+            places[id(whole)] = home, whole
+            drawn.setdefault(id(whole), []).append(event)
     for key, events in drawn.items():
-        node = nodes[key]
-        looped = any(isinstance(lp.node, (cst.For, cst.While)) for e in events for lp in e.loops)
-        yield Drawn(events[0].frame.source, node, tuple(events), looped)
+        looped = any(_in_loop(e.loops) and id(e.frame) not in made for e in events)
+        yield Drawn(*places[key], tuple(events), looped)
+
+
+def _in_loop(loops: tuple[Loop, ...]) -> bool:
+    return any(isinstance(lp.node, (cst.For, cst.While)) for lp in loops)
+
+
+def _calls_around(frame: Frame, depth: int = 6) -> list[tuple[Source, cst.BaseExpression]]:
+    """`x, y = make_set(1000)`, where a loop in it draws the set piece by piece; none where not all calls give one."""
+    found: list[tuple[Source, cst.BaseExpression]] = []
+    for entry in frame.entries:
+        source, call = entry.frame.source, entry.call
+        if _in_loop(entry.loops):
+            above = _calls_around(entry.frame, depth - 1) if depth else []
+        elif isinstance(call, cst.Call) and isinstance(statement_of(source, call), (cst.Assign, cst.AnnAssign)):
+            above = [(source, call)]
+        else:
+            above = []
+        if not above:
+            return []
+        found += above
+    return found
 
 
 def _draws(facts: Facts) -> Iterator[Event]:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
-from ddpify.facts.drawing import is_certain
+from ddpify.facts.drawing import is_certain, unseeded_data
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
@@ -140,6 +140,7 @@ class BatchesNotDealtOut(Rule):
     def orders(self, facts: Facts, known: Turns, done: set[int]) -> tuple[list[Edit], Finding | None]:
         """An order that is drawn while training has to be the same on all ranks."""
         fixed = {s.what for s in seeds(facts) if is_certain(facts, s)}
+        data = {id(e) for drawn in unseeded_data(facts) for e in drawn.events}
         edits: list[Edit] = []
         for e in known.orders:
             if id(e.node) in done:
@@ -148,7 +149,7 @@ class BatchesNotDealtOut(Rule):
             kind = _generator(e)
             if kind in fixed and not is_noisy(facts):
                 continue  # every rank draws the same
-            if not e.loops and not any(loops for loops in e.all_loops()):
+            if id(e) in data or not (e.loops or any(loops for loops in e.all_loops())):
                 continue  # before training: DDP305 sees to it
             edit = self.same_order(facts, e)
             if edit is None:

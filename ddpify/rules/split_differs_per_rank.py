@@ -45,7 +45,7 @@ class SplitDiffersPerRank(Rule):
     ## Edit
     `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that
     seeds before it splits is left as it is; a seed under `if args.seed is not None:` may not be set. Drawn data are
-    rank 0's on every rank.
+    rank 0's on every rank; where a function draws them piece by piece, what the function gives back is.
     """
 
     code = "DDP305"
@@ -84,6 +84,27 @@ class SplitDiffersPerRank(Rule):
                 optimizer.step()
             """,
             gives=("x = broadcast_value(torch.randn(8, 4))",),
+        ),
+        Converts(
+            """
+            import numpy as np
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def marked(n):
+                x = torch.zeros(n, 4)
+                for i in range(n):
+                    x[i, np.random.choice(4)] = 1
+                return x
+            x = marked(8)
+            loader = DataLoader(TensorDataset(x), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("x = broadcast_value(marked(8))", "x[i, np.random.choice(4)] = 1"),
         ),
     )
 
