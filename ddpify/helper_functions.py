@@ -184,6 +184,13 @@ def <all_reduce_mean>(*values):
     """Average each number over all processes."""
     return [total / <dist>.get_world_size() for total in <all_reduce_sum>(*values)]
 ''',
+    "gather_list": '''
+def <gather_list>(values):
+    """The entries of all processes' lists, in one list."""
+    parts = [None] * <dist>.get_world_size()
+    <dist>.all_gather_object(parts, values)
+    return [value for part in parts for value in part]
+''',
     "sync_buffers": '''
 def <sync_buffers>(model):
     """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""

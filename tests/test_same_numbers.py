@@ -20,6 +20,7 @@ SHAPES = (
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
     Shape("meters_and_patience"),
+    Shape("numbers_in_containers"),
     Shape("pairs_counted", own="train"),
     Shape("per_class_counts"),
     Shape("ratios_of_batches"),
@@ -311,6 +312,18 @@ DAMAGES = (
         "meters_and_patience",
         (("(self.sum, self.count)\n        self.avg = self.sum / self.count\n", "(self.sum, self.count)\n"),),
         "train .* and not",
+    ),
+    Damage(
+        "an array is one shard's",
+        "numbers_in_containers",
+        (("        dist.all_reduce(torch.from_numpy(table))\n", ""),),
+        "table .* and not",
+    ),
+    Damage(
+        "a list of predictions is one shard's",
+        "numbers_in_containers",
+        (("        guesses[:] = gather_list(guesses)\n        truth[:] = gather_list(truth)\n", ""),),
+        "pairs .* and not",
     ),
     Damage(
         "a schedule counts one process's steps",

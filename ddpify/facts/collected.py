@@ -8,9 +8,10 @@ import libcst as cst
 
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.dependencies import Binding, bindings, closure, named
-from ddpify.facts.frames import Event
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.loops import LoopFacts, loaded_after, read_after, uses_of
-from ddpify.facts.values import Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing
+from ddpify.facts.starts import base_of, same_object
+from ddpify.facts.values import Data, Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing, Value
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -24,14 +25,44 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     for e in loop.frame.events:
         if id(e.node) not in inside:
             continue
-        holder = holder_of(e)
-        if holder is None or not _of_batches(facts, e):
+        for text in _changed(facts, loop, e):
+            if text not in found and read_after(loop, text, inside):
+                found.append(text)
+    return found
+
+
+def _changed(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
+    """What gets a number of a batch there; nothing where it is one of the loop's sums, which are looked at by name."""
+    sums = {a.target for a in loop.accumulators}
+    node = event.stmt.target if isinstance(event.stmt, cst.AugAssign) else event.node
+    if loop.source.code(node) in sums or not _of_batches(facts, event):
+        return []
+    if event.kind == "call" and event.callee is not None and same_object(loop.frame, event):
+        return [text for text in _own_numbers(event.callee, set()) if text not in sums]
+    holder = holder_of(event)
+    while isinstance(holder, cst.Subscript):
+        holder = holder.value  # kept[index]["x"]
+    return [loop.source.code(holder)] if holder is not None else []
+
+
+def _own_numbers(frame: Frame, seen: set[int]) -> list[str]:
+    """`self.last` of `self.last = loss.item()` in a method, and `self.losses` of `self.losses.append(...)`."""
+    found: list[str] = []
+    seen.add(id(frame))
+    for e in frame.events:
+        if e.callee is not None and id(e.callee) not in seen and same_object(frame, e):
+            found += _own_numbers(e.callee, seen)
             continue
-        while isinstance(holder, cst.Subscript):
-            holder = holder.value  # kept[index]["x"]
-        text = loop.source.code(holder)
-        if text not in found and read_after(loop, text, inside):
-            found.append(text)
+        known = data_of(e.value)
+        holder = e.node if e.kind in ("set", "augment") else holder_of(e) if e.kind == "method" else None
+        holder = holder.target if isinstance(holder, cst.AugAssign) else holder
+        number = e.kind == "method" or (known is not None and known.form in ("int", "float", "number"))
+        if (
+            isinstance(holder, cst.Attribute)
+            and number
+            and any(_is_of_batches(v) for v in (e.value, *e.extra.values()))
+        ):
+            found.append(frame.source.code(holder))
     return found
 
 
@@ -66,6 +97,17 @@ def _goes_on(facts: Facts, binding: Binding, name: str) -> bool:
 
 def mean_lists(facts: Facts, loop: LoopFacts) -> list[str]:
     """`losses` of `losses.append(loss.item())`: lists that get one mean of a batch in each pass, and nothing else."""
+    return [text for text, good in _appended(facts, loop).items() if good]
+
+
+def holders_of_lists(facts: Facts, loop: LoopFacts) -> set[str]:
+    """`history` of `history["loss"].append(loss.item())`, where all that it gets is such means."""
+    found = _appended(facts, loop)
+    return {base_of(text) for text in found} - {base_of(text) for text, good in found.items() if not good}
+
+
+def _appended(facts: Facts, loop: LoopFacts) -> dict[str, bool]:
+    """What gets something in a pass, and whether that is one mean of a batch."""
     inside = {id(n) for n in walk(loop.node.body)}
     direct = {id(line) for line in loop.node.body.body}
     found: dict[str, bool] = {}
@@ -81,10 +123,20 @@ def mean_lists(facts: Facts, loop: LoopFacts) -> list[str]:
             and (one.agg == "mean" or (one.agg == "other" and _only_averaged(facts, loop, loop.source.code(holder))))
         )
         once = id(loop.source.parents.get(e.stmt)) in direct
-        is_list = e.kind == "method" and e.name == "append" and isinstance(e.obj, Seq) and named(holder)
+        is_list = e.kind == "method" and e.name == "append" and isinstance(e.obj, (Seq, Data)) and _is_fixed(holder)
         text = loop.source.code(holder)
         found[text] = found.get(text, True) and is_list and one_mean and once
-    return [text for text, good in found.items() if good]
+    return found
+
+
+def _is_fixed(node: cst.BaseExpression) -> bool:
+    """`losses`, `self.losses`, `history["train"]["loss"]`: the same list in each pass."""
+    while isinstance(node, cst.Subscript):
+        index = node.slice[0].slice if len(node.slice) == 1 else None
+        if not isinstance(index, cst.Index) or not isinstance(index.value, (cst.SimpleString, cst.Integer)):
+            return False
+        node = node.value
+    return named(node)
 
 
 def _only_averaged(facts: Facts, loop: LoopFacts, name: str) -> bool:
@@ -116,13 +168,17 @@ def holder_of(event: Event) -> cst.BaseExpression | None:
     node = event.node
     match event.kind:
         case "method" if event.name in ("append", "extend", "update", "add"):
-            if isinstance(event.obj, (Seq, Dict, Thing)) and isinstance(node, cst.Call):
+            # defaultdict(list)["loss"].append(...): what is in there could not be followed
+            loose = isinstance(event.obj, Data) and event.obj.form == "any" and event.name in ("append", "extend")
+            if (loose or isinstance(event.obj, (Seq, Dict, Thing))) and isinstance(node, cst.Call):
                 return node.func.value if isinstance(node.func, cst.Attribute) else None
-        case "call" if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-            # meter.update(loss.item(), n) of a class of the project
+        case "call" if isinstance(node, cst.Call):
+            # meter.update(loss.item(), n) of a class of the project, or meter(loss.item(), n)
             meter = isinstance(event.obj, Func) and isinstance(event.obj.bound, Instance)
             if meter and event.callee is not None and any(e.kind in ("set", "augment") for e in event.callee.events):
-                return node.func.value
+                if event.name == "__call__":
+                    return node.func
+                return node.func.value if isinstance(node.func, cst.Attribute) else None
         case "store" if isinstance(node, cst.Subscript):
             return node.value
         case "augment" if isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Subscript):
@@ -141,4 +197,12 @@ def _of_batches(facts: Facts, event: Event) -> bool:
     values = [facts.flow.values.get(node, ()) for node in given_to(event)]
     if event.kind == "store":
         values.append(event.value)
-    return any(isinstance(o, (FromBatch, FromForward)) for v in values for o in origins(v))
+    target: cst.CSTNode | None = event.node.target if isinstance(event.node, cst.AugAssign) else None
+    while isinstance(target, cst.Subscript):  # counts[label] += 1
+        values += [facts.flow.values.get(i.slice.value, ()) for i in target.slice if isinstance(i.slice, cst.Index)]
+        target = target.value
+    return any(map(_is_of_batches, values))
+
+
+def _is_of_batches(value: Value) -> bool:
+    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,10 @@ import libcst as cst
 
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import data_of
-from ddpify.facts.dependencies import read_names
+from ddpify.facts.dependencies import named, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, read_after
-from ddpify.facts.metrics import is_fresh
+from ddpify.facts.starts import is_number, same_object, start_by_method, start_of
 from ddpify.facts.values import Class, Func, Instance
 from ddpify.source import Source, walk
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 #: what a class calls the method that adds a meter up over the ranks
 METHOD = "all_reduce"
+_PLAIN = {"builtins.object", "abc.ABC"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,24 +50,37 @@ def meters(facts: Facts, loop: LoopFacts) -> list[Meter]:
         if holder is not None:
             name = loop.source.code(holder)
             calls.setdefault(name, []).append(e)
-            if e.kind != "call" or not isinstance(holder, cst.Name):
+            if e.kind != "call" or not named(holder) or same_object(loop.frame, e):
                 others.add(name)
     found = [_meter(facts, name, events) for name, events in calls.items() if name not in others]
-    return [
-        m for m in found if m is not None and is_fresh(facts, loop, m.target) and read_after(loop, m.target, inside)
-    ]
+    return [m for m in found if m is not None and _begins(facts, loop, m) and read_after(loop, m.target, inside)]
+
+
+def _begins(facts: Facts, loop: LoopFacts, meter: Meter) -> bool:
+    """`meter = Meter()` before the loop, or `meter.reset()`, which sets all of its sums."""
+    start = start_of(facts, loop, meter.target)
+    if start is not None:
+        return isinstance(start[1], cst.Call)
+    fields = [start_by_method(loop, f"{meter.target}.{field}") for field in meter.sums]
+    return all(f is not None for f in fields)
 
 
 def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
     funcs = {id(e.obj.node): e.obj for e in events if isinstance(e.obj, Func)}
     func = next(iter(funcs.values()))
     cls = func.bound.cls if isinstance(func.bound, Instance) else None
-    if len(funcs) != 1 or cls is None or _derived(cls) or cls.member(METHOD) or not facts.editable(func.source):
+    if (
+        len(funcs) != 1
+        or cls is None
+        or cls.outside() - _PLAIN
+        or cls.member(METHOD)
+        or not facts.editable(func.source)
+    ):
         return None
-    if not isinstance(func.node, cst.FunctionDef) or not func.node.params.params:
+    if not isinstance(func.node, cst.FunctionDef) or not func.node.params.params or not facts.editable(func.source):
         return None
     me = func.node.params.params[0].name.value
-    sums, means = list[str](), list[str]()
+    sums, means = dict[str, cst.BaseExpression](), list[str]()
     for stmt in _statements(func.node):
         match stmt:
             case cst.AugAssign(
@@ -73,7 +88,7 @@ def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
                 operator=cst.AddAssign(),
                 value=value,
             ) if base == me and me not in read_names(value):
-                sums.append(field)
+                sums[field] = value
             case cst.Assign(
                 targets=[cst.AssignTarget(target=cst.Attribute(value=cst.Name(value=base)))], value=value
             ) if base == me:
@@ -84,17 +99,47 @@ def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
                     means.append(func.source.code(stmt))
             case cst.Assign(targets=[cst.AssignTarget(target=cst.Name())], value=value) if me not in read_names(value):
                 continue
-            case cst.Expr(value=cst.SimpleString()):
+            case cst.Expr(value=cst.SimpleString()) | cst.Return():
                 continue
             case _:
                 return None
+    if not sums or not all(_is_sum(facts, cls, me, field, sums) for field in sums):
+        return None
     values = [data_of(facts.flow.values.get(n, ())) for e in events for n in given_to(e)]
     tensor = any(v is None or v.form not in ("int", "float", "bool", "number") for v in values)
-    return Meter(target, cls, func.source, func.node, me, tuple(sums), tuple(means), tensor) if sums else None
+    return Meter(target, cls, func.source, func.node, me, tuple(sums), tuple(means), tensor)
 
 
-def _derived(cls: Class) -> bool:
-    return cls.lineage() != [cls] or bool(cls.outside() - {"builtins.object"})
+def _is_sum(facts: Facts, cls: Class, me: str, field: str, sums: dict[str, cst.BaseExpression]) -> bool:
+    """A number that is added up over the samples, or over the batches where the class divides by a count of its own."""
+    known = data_of(facts.flow.values.get(sums[field], ()))
+    if any(not is_number(facts, value) for value in _set_to(cls, field)):
+        return False  # a list, or an entry for each class
+    return (known is not None and known.agg in ("sum", "size", "const")) or any(
+        isinstance(n, cst.BinaryOperation)
+        and isinstance(n.operator, cst.Divide)
+        and {field, *sums} >= (_of_object(n.left) | _of_object(n.right))
+        and field in _of_object(n.left)
+        and bool(_of_object(n.right) & set(sums))
+        for c in cls.lineage()
+        for n in walk(c.node)
+    )
+
+
+def _of_object(node: cst.BaseExpression) -> set[str]:
+    """The fields that an expression reads: `self.total`."""
+    return {n.attr.value for n in (node, *walk(node)) if isinstance(n, cst.Attribute) and isinstance(n.value, cst.Name)}
+
+
+def _set_to(cls: Class, field: str) -> Iterator[cst.BaseExpression]:
+    """`0` of `self.total = 0` in a class."""
+    for c in cls.lineage():
+        for n in walk(c.node):
+            match n:
+                case cst.Assign(targets=targets, value=value) if any(
+                    isinstance(t.target, cst.Attribute) and t.target.attr.value == field for t in targets
+                ):
+                    yield value
 
 
 def _statements(node: cst.FunctionDef) -> list[cst.CSTNode]:

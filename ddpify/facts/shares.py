@@ -33,6 +33,8 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
             return f"{at} prints in the loop"
         if e.kind == "external" and e.name.startswith(("matplotlib.", "torchvision.utils.")):
             return f"{at} draws in the loop"
+        if e.kind == "store" and e.frame is known.frame and source.code(e.node) in counted:
+            continue  # meters["loss"] += loss.item()
         if e.kind in ("store",) or (
             e.kind == "method"
             and e.name in ("append", "extend", "update", "add", "insert")

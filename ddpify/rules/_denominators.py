@@ -32,10 +32,14 @@ def denominators(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iter
         else:
             continue
         if not any(
-            isinstance(n, (cst.Name, cst.Attribute)) and loop.source.code(n) in targets for n in walk(numerator)
+            isinstance(n, (cst.Name, cst.Attribute, cst.Subscript)) and loop.source.code(n) in targets
+            for n in walk(numerator)
         ):
             continue
-        if any(isinstance(n, cst.Name) and n.value in targets for n in walk(divisor)):
+        if any(
+            isinstance(n, (cst.Name, cst.Attribute, cst.Subscript)) and loop.source.code(n) in targets
+            for n in walk(divisor)
+        ):
             continue
         if _of_all(facts, loop, [divisor]):
             continue

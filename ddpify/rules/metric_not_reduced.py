@@ -9,20 +9,20 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
-from ddpify.facts.collected import collected, left_over, mean_lists
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches
-from ddpify.facts.meters import METHOD, Meter, meters
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.setup import reduce_options
+from ddpify.facts.starts import base_of
+from ddpify.facts.tallies import tallies
 from ddpify.facts.trails import shown, way_back
 from ddpify.facts.unreduced import adds_up
 from ddpify.facts.values import FromLength, Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._denominators import denominators
-from ddpify.rules._meters import with_method
+from ddpify.rules._kept import kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._shared import mean_helpers
 from ddpify.source import walk
@@ -46,8 +46,11 @@ class MetricNotReduced(Rule):
     Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they
     are divided by is made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that
     is what one process that ran the union of the ranks' batches would have added up, and `len(loader)` stays what it
-    divides by. A list that gets one batch mean a step is averaged entry by entry. A meter of the script's own (`sum +=
-    val * n`, `count += n`, `avg = sum / count`) gets a method that adds its sums up.
+    divides by. Numbers in dicts, lists and attributes are added up like those in variables, also where a method that
+    the loop calls adds to them; counts for each class, a dict of sums by name and an array go over as a whole.
+    A list that gets one batch mean a step is averaged entry by entry, a list of predictions is put together from those
+    of all ranks (`gather_list`). A meter of the script's own (`sum += val * n`, `count += n`, `avg = sum / count`) gets
+    a method that adds its sums up. What is not understood is named in the report.
     """
 
     code = "DDP501"
@@ -162,54 +165,11 @@ class MetricNotReduced(Rule):
                     refuse=way_back(facts.flow, loop.node.iter, loop.source, loop.frame),
                 )
                 continue
-            if loop.training and (kept := collected(facts, loop)):
-                lists = [name for name in mean_lists(facts, loop) if name in kept]
-                held = [m for m in meters(facts, loop) if m.target in kept]
-                if rest := [name for name in kept if name not in (*lists, *(m.target for m in held))]:
-                    yield self.one_shard(loop, rest)
-                for f in (*(self.average_list(facts, loop, n) for n in lists), *self.meters(facts, loop, held, done)):
+            if loop.training:
+                for f in kept_numbers(self, facts, loop, done):
                     yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
-            if loop.training and not loop.dealt and (made := left_over(facts, loop)):
-                yield self.one_shard(loop, made)
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
-
-    def meters(self, facts: Facts, loop: LoopFacts, held: list[Meter], done: set[int]) -> Iterator[Finding]:
-        """`losses.all_reduce()` behind the loop, a method that the class of the meter gets."""
-        for m in held:
-            edits: list[Edit] = [InsertAfter(loop.source, loop.node, (f"{m.target}.{METHOD}()",))]
-            if id(m.cls) not in done:
-                done.add(id(m.cls))
-                edits += with_method(facts, m)
-            yield self.finding(
-                loop.source,
-                loop.node,
-                f"`{m.target}` is added up over the ranks",
-                *edits,
-                reason="numbers of the whole set, alike on every rank",
-            )
-
-    def one_shard(self, loop: LoopFacts, kept: list[str]) -> Finding:
-        names = " and ".join(f"`{name}`" for name in kept)
-        return self.finding(
-            loop.source,
-            loop.node,
-            f"{names} {'keep' if len(kept) > 1 else 'keeps'} numbers of each rank's own training batches: what rank 0 "
-            "prints of them is an estimate from its shard (dist.all_gather_object collects those of all ranks)",
-            note=True,
-        )
-
-    def average_list(self, facts: Facts, loop: LoopFacts, name: str) -> Finding:
-        """A list of batch means: each one averaged over the ranks, in place, since others may hold the list."""
-        line = f"{name}[:] = {facts.names_of(loop.source)['all_reduce_mean']}(*{name})"
-        return self.finding(
-            loop.source,
-            loop.node,
-            f"the numbers in `{name}` are averaged over the ranks",
-            InsertAfter(loop.source, loop.node, (line,)),
-            *mean_helpers(facts, loop.source),
-            reason="numbers of the whole set, alike on every rank",
-        )
 
     def adds_up(self, facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:
         """The training loader read for its numbers: a sum over samples, in a loop that reads no loader in full."""
@@ -235,13 +195,15 @@ class MetricNotReduced(Rule):
         return edit
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
-        sums = [a for a in loop.accumulators if a.read_after and a.fresh]
+        whole = {t.target for t in tallies(facts, loop)} if loop.training else set()  # they go over in one piece
+        used = [a for a in loop.accumulators if a.read_after and base_of(a.target) not in whole]
+        sums = [a for a in used if a.fresh]
         if loop.dealt:
             # nothing else is any rank's own: what the sums are divided by counts the whole
-            kept = [a for a in loop.accumulators if a.read_after and not a.fresh and not counts_batches(loop, a)]
+            kept = [a for a in used if not a.fresh and not counts_batches(loop, a)]
             yield from self.unreduced(facts, loop, kept)
         elif loop.training:
-            kept = [a for a in loop.accumulators if a.read_after and not a.fresh and not counts_batches(loop, a)]
+            kept = [a for a in used if not a.fresh and not counts_batches(loop, a)]
             yield from self.unreduced(facts, loop, kept)
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
             means = [
@@ -276,8 +238,10 @@ class MetricNotReduced(Rule):
 
     def unreduced(self, facts: Facts, loop: LoopFacts, kept: list[Accumulator]) -> Iterator[Finding]:
         """What is used after the loop and cannot be added up behind it."""
+        if held := [a.target for a in kept if not a.target.isidentifier() and a.agg != "const"]:
+            yield one_shard(self, loop, held)
         for a in kept:
-            if "." not in a.target and self.used_after(facts, loop, a):
+            if a.target.isidentifier() and self.used_after(facts, loop, a):
                 yield self.finding(
                     loop.source,
                     loop.node,

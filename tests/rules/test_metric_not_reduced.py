@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from ddpify.convert import convert, convert_source
 from ddpify.source import Source
 
 SCRIPT = """\
+from collections import Counter, defaultdict
+
 import numpy as np
 import torch
 from torch import nn
@@ -67,10 +70,43 @@ def test_numbers_are_added_up(tmp_path: Path, start: str, step: str, end: str) -
 
 
 @pytest.mark.parametrize(
+    ("start", "step", "line"),
+    [
+        ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "[kept['loss']] = all_reduce_mean(kept['loss'])"),
+        ("kept = {'n': 0}", "kept['n'] += len(y)", "[kept['n']] = all_reduce_sum(kept['n'])"),
+        ("kept = dict(n=0)", "kept['n'] += len(y)", "[kept['n']] = all_reduce_sum(kept['n'])"),
+        ("kept = [0.0, 0]", "kept[1] += len(y)", "[kept[1]] = all_reduce_sum(kept[1])"),
+        ("kept = defaultdict(int)", "kept['n'] += len(y)", "[kept['n']] = all_reduce_sum(kept['n'])"),
+        (
+            "kept = defaultdict(float)",
+            "for k, v in {'a': loss, 'b': 2 * loss}.items():\n            kept[k] += v.item()",
+            "kept.update(zip(kept, all_reduce_mean(*kept.values())))",
+        ),
+        ("kept = [0] * 3", "for k in y.tolist():\n            kept[k] += 1", "kept[:] = all_reduce_sum(*kept)"),
+        ("kept = [0 for _ in range(3)]", "for k in y:\n            kept[k] += 1", "kept[:] = all_reduce_sum(*kept)"),
+        ("kept = torch.zeros(3)", "kept += (out > 0).sum(0)", "dist.all_reduce(kept)"),
+        ("kept = np.zeros(3)", "kept += (out > 0).sum(0).numpy()", "dist.all_reduce(torch.from_numpy(kept))"),
+        (
+            "kept = np.zeros((3, 3), dtype=int)",
+            "for k, p in zip(y.tolist(), out.argmax(1).tolist()):\n            kept[k, p] += 1",
+            "dist.all_reduce(torch.from_numpy(kept))",
+        ),
+        ("kept = []", "kept.extend(out.argmax(1).tolist())", "kept[:] = gather_list(kept)"),
+        ("kept = []", "kept += list(y.numpy())", "kept[:] = gather_list(kept)"),
+        ("kept = {'loss': []}", "kept['loss'].append(loss.item())", "kept['loss'][:] = all_reduce_mean(*kept['loss'])"),
+        ("kept = Meter()", "kept.update(loss.item(), len(y))", "kept.all_reduce()"),
+    ],
+)
+def test_what_holds_numbers_is_added_up(tmp_path: Path, start: str, step: str, line: str) -> None:
+    text, notes, left = said(tmp_path, start, step, "kept")
+    assert f"    {line}\n    if is_main_process():" in text
+    assert not notes
+    assert not left
+
+
+@pytest.mark.parametrize(
     ("start", "step"),
     [
-        ("hits = torch.zeros(3)", "hits += (out > 0).sum(0)"),
-        ("hits = np.zeros(3)", "hits += (out > 0).sum(0).numpy()"),
         ("hits = np.array([0.0, 0.0, 0.0])", "hits += (out > 0).sum(0).numpy()"),
         ("hits = 0", "hits += (out > 0).sum(dim=0)"),
     ],
@@ -86,14 +122,17 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
     [
         ("kept = []", "kept.append((loss.item(), len(y)))", "kept"),
         ("kept = []", "kept.append(out.max().item())", "max(kept)"),
-        ("kept = {'loss': 0.0}", "kept['loss'] += loss.item()", "kept"),
+        ("kept = {}", "kept[y[0].item()] = loss.item()", "kept"),
+        ("kept = Counter()", "for k in y.tolist():\n            kept[k] += 1", "kept"),
+        ("kept, n = [], 0", "kept.append(out.argmax(1).numpy())\n        n += len(kept)", "(kept, n)"),
+        ("kept, truth = [], []", "kept.extend(out.argmax(1).tolist())\n        truth.append((y, 1))", "(kept, truth)"),
         ("kept = 0.0", "kept = 0.9 * kept + 0.1 * loss.item()", "kept"),
         ("kept = None", "kept = loss.item() if kept is None else 0.9 * kept + 0.1 * loss.item()", "kept"),
     ],
 )
 def test_what_keeps_one_shard_is_named(tmp_path: Path, start: str, step: str, end: str) -> None:
     _, notes, _ = said(tmp_path, start, step, end)
-    assert [m for m in notes if m.startswith("`kept` keeps numbers of each rank's own training batches")]
+    assert [m for m in notes if re.match(r"`kept`.* keeps? numbers of each rank's own training batches", m)]
 
 
 @pytest.mark.parametrize(

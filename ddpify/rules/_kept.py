@@ -1,0 +1,109 @@
+"""A training loop in, findings for the lists, dicts, arrays and meters out that keep its batches' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter
+from ddpify.facts import Facts
+from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.meters import METHOD, Meter, meters
+from ddpify.facts.setup import SetUp, find_setup, reduce_options
+from ddpify.facts.starts import base_of
+from ddpify.facts.tallies import Tally, tallies
+from ddpify.rules._base import Finding, Rule
+from ddpify.rules._meters import with_method
+from ddpify.rules._shared import mean_helpers
+
+_REASON = "numbers of the whole set, alike on every rank"
+
+
+def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> Iterator[Finding]:
+    """What is put together behind the loop, and a note on what is not: rank 0 shows its own of that."""
+    kept = collected(facts, loop)
+    lists = [name for name in mean_lists(facts, loop) if base_of(name) in kept]
+    held = [m for m in meters(facts, loop) if m.target in kept]
+    counted = [t for t in tallies(facts, loop) if t.target not in lists and _can_be_sent(facts, t)]
+    whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
+    made = [] if loop.dealt else left_over(facts, loop)
+    if rest := [name for name in (*kept, *made) if name not in whole]:
+        yield one_shard(rule, loop, rest)
+    for name in lists:
+        yield _average_list(rule, facts, loop, name)
+    yield from _meters(rule, facts, loop, held, done)
+    for tally in counted:
+        yield _add_up(rule, facts, loop, tally)
+
+
+def one_shard(rule: Rule, loop: LoopFacts, kept: list[str]) -> Finding:
+    """The note on what stays a rank's own."""
+    names = " and ".join(f"`{name}`" for name in kept)
+    return rule.finding(
+        loop.source,
+        loop.node,
+        f"{names} {'keep' if len(kept) > 1 else 'keeps'} numbers of each rank's own training batches: what rank 0 "
+        "prints of them is an estimate from its shard (dist.all_gather_object collects those of all ranks)",
+        note=True,
+    )
+
+
+def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Finding:
+    """A list of batch means: each one averaged over the ranks, in place, since others may hold the list."""
+    line = f"{name}[:] = {facts.names_of(loop.source)['all_reduce_mean']}(*{name})"
+    return rule.finding(
+        loop.source,
+        loop.node,
+        f"the numbers in `{name}` are averaged over the ranks",
+        InsertAfter(loop.source, loop.node, (line,)),
+        *mean_helpers(facts, loop.source),
+        reason=_REASON,
+    )
+
+
+def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: list[Meter], done: set[int]) -> Iterator[Finding]:
+    """`losses.all_reduce()` behind the loop, a method that the class of the meter gets."""
+    for m in held:
+        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (f"{m.target}.{METHOD}()",))]
+        if id(m.update) not in done:
+            done.add(id(m.update))
+            edits += with_method(facts, m)
+        yield rule.finding(loop.source, loop.node, f"`{m.target}` is added up over the ranks", *edits, reason=_REASON)
+
+
+def _can_be_sent(facts: Facts, tally: Tally) -> bool:
+    """Arrays lie on the CPU or on the GPU: the group must have a backend for both."""
+    setup = facts.cached("setup", find_setup)
+    return tally.form not in ("numpy", "tensor") or (isinstance(setup, SetUp) and not setup.accelerator)
+
+
+def _add_up(rule: Rule, facts: Facts, loop: LoopFacts, tally: Tally) -> Finding:
+    """The line for what a list, a dict or an array has counted."""
+    source, names, name = loop.source, facts.names_of(loop.source), tally.target
+    call = names["all_reduce_mean" if tally.agg == "mean" else "all_reduce_sum"]
+    options = reduce_options(facts) | frozenset({"tensor"} if tally.tensor else ())
+    edits: list[Edit] = [AddHelper(source, "all_reduce_sum", options)]
+    edits += [AddHelper(source, "all_reduce_mean")] if tally.agg == "mean" else []
+    match tally.form:
+        case "list":
+            line = f"{name}[:] = {call}(*{name})"
+        case "dict":
+            line = f"{name}.update(zip({name}, {call}(*{name}.values())))"
+        case "entries":
+            line = f"{name}[:] = {names['gather_list']}({name})"
+            edits = [AddHelper(source, "gather_list")]
+        case _:
+            array = f"{names['torch']}.from_numpy({name})" if tally.form == "numpy" else name
+            line = f"{names['dist']}.all_reduce({array})"
+            edits = [AddImport(source, "dist"), AddHelper(facts.source, "setup_distributed", frozenset({"host"}))]
+            edits += [AddImport(source, "torch")] if tally.form == "numpy" else []
+    return rule.finding(
+        source,
+        loop.node,
+        f"`{name}` is put together from all ranks"
+        if tally.form == "entries"
+        else f"`{name}` is added up over the ranks",
+        InsertAfter(source, loop.node, (line,)),
+        *edits,
+        reason=_REASON,
+    )
