@@ -76,8 +76,8 @@ def _is_below(project: Project, source: Source) -> bool:
 
 
 def _own_place(source: Source) -> cst.Name | None:
-    """`__file__` and its kind, which are others in a copy."""
-    own = ("__path__", "__file__", "__package__", "pkgutil")
+    """`__path__` and its kind, which are others in a copy."""
+    own = ("__path__", "__package__", "pkgutil")
     return next((n for n in source.nodes if isinstance(n, cst.Name) and n.value in own), None)
 
 
@@ -152,6 +152,10 @@ def repointed(project: Project, source: Source, changed: list[Source], suffix: s
     """`from utils import x` becomes `from utils_ddp import x`, in the places where that is all there is to it."""
     moved = [s for s in changed if s is not project.entry]
     edits: list[Edit] = []
+    if source.path.name == INIT and suffix:
+        # os.path.dirname(__file__) in tools_ddp.py is the folder above tools/__init__.py's
+        place = f'__file__.replace("{suffix}.py", "/{INIT}")'
+        edits += [Replace(source, n, place) for n in source.of(cst.Name) if n.value == "__file__"]
     for stmt in _imports(source):
         if isinstance(stmt, cst.Import):
             for alias in stmt.names:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -257,12 +259,23 @@ def test_an_init_that_nobody_gets_names_from_stays(package: Path) -> None:
     assert not Path("tools_ddp.py").exists()
 
 
-def test_a_package_that_looks_at_its_own_place_is_refused(package: Path) -> None:
+def test_a_package_that_looks_at_its_own_path_is_refused(package: Path) -> None:
     with Path("tools/__init__.py").open("a") as file:
-        file.write("HERE = __file__\n")
+        file.write("HERE = __path__\n")
     result = converted("from tools import save, train_epoch")
     assert result.exit_code == 2
-    assert "tools/__init__.py:7: it has to change, and uses `__file__`" in result.stderr
+    assert "tools/__init__.py:7: it has to change, and uses `__path__`" in result.stderr
+
+
+def test_the_copy_of_a_package_knows_where_the_package_is(package: Path) -> None:
+    """`sys.path.append(os.path.join(os.path.dirname(__file__), "progress"))` in `utils/__init__.py`"""
+    with Path("tools/__init__.py").open("a") as file:
+        file.write("import os\nHERE = os.path.dirname(os.path.abspath(__file__))\n")
+    result = converted("from tools import save, train_epoch")
+    assert result.exit_code == 0, result.stderr
+    script = "import tools, tools_ddp; print(tools.HERE, tools_ddp.HERE, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(Path("tools").resolve())] * 2
 
 
 @pytest.mark.torchrun

@@ -12,7 +12,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.layers import NOISE, mentions
-from ddpify.facts.values import Class, Dataset, Instance, Obj, Value
+from ddpify.facts.values import Class, Data, Dataset, Instance, Obj, Thing, Value
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -40,6 +40,9 @@ _KINDS = {
 }
 
 
+#: what draws the numbers of a training step; orders and choices are looked at where batches come from
+_NUMBERS = re.compile(r"(rand(n|int)?|randn?_like|randperm|(standard_)?normal|bernoulli|uniform|beta)")
+_IN_PLACE = re.compile(r"((log_)?normal|uniform|bernoulli|exponential|cauchy|geometric|random)_")
 #: a generator of its own with a seed draws alike on all ranks, whatever the global seed
 _SEEDED = re.compile(r"\brandom\.(RandomState|default_rng|Random)\((?=[^)\s])")
 
@@ -60,17 +63,23 @@ def is_noisy(facts: Facts) -> str:
     for module in facts.roles.trained:
         if mentions(module, NOISE):
             return "the model draws random numbers (dropout or noise)"
-    names = ("randn", "rand", "randint", "normal", "bernoulli", "randn_like", "rand_like", "randperm")
     training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
-    for e in facts.flow.log.of("external"):
-        draws = role_of(e.name) == "random" and e.name.rsplit(".", 1)[-1] in names
-        if draws and any(lp.node in training for loops in e.all_loops() for lp in loops):
+    for e in facts.flow.log.of("external", "method"):
+        if _draws(e) and any(lp.node in training for loops in e.all_loops() for lp in loops):
             return "the training loop draws random numbers"
     for loader in facts.roles.training_loaders:
         why = _augments(facts, loader.dataset)
         if why:
             return why
     return ""
+
+
+def _draws(event: Event) -> bool:
+    """`torch.randn(8)`, `np.random.beta(a, a)`, `noise.normal_(0, 1)`"""
+    if event.kind == "method":
+        return _IN_PLACE.fullmatch(event.name) is not None and isinstance(event.obj, (Data, Thing))
+    last = event.name.rsplit(".", 1)[-1]
+    return role_of(event.name) == "random" and _NUMBERS.fullmatch(last) is not None
 
 
 def _augments(facts: Facts, value: Value, depth: int = 4) -> str:

@@ -22,6 +22,7 @@ from ddpify.facts.values import (
     Func,
     Iteration,
     Loader,
+    Method,
     Mod,
     Mode,
     Obj,
@@ -70,6 +71,14 @@ RUN_TIME_MODULE = "<chosen at run time>"
 
 class Library(Factories):
     """Summaries of functions and classes outside the project."""
+
+    def method(
+        self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
+    ) -> Value:
+        """`it.next()` of scripts that Python 2 ran, and `it.__next__()`, are `next(it)`."""
+        if isinstance(method.obj, Iteration) and method.name in ("next", "__next__"):
+            return self.outside(Ext("builtins.next"), node, [(None, (method.obj,))], {}, [], frame)
+        return super().method(method, node, given, named, frame)
 
     def outside(
         self, ext: Ext, node: cst.Call, given: list[Given], named: dict[str, Given], splats: list[Value], frame: Frame

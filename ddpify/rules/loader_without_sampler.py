@@ -167,10 +167,14 @@ class LoaderWithoutSampler(Rule):
 
     def besides(self, facts: Facts) -> Iterator[Finding]:
         """A second training in the script, on data of no loader: nothing shares them out."""
+        given = {e: [o.loader for o in origins(e.value) if isinstance(o, FromBatch)] for e in facts.roles.backwards}
+        reads = [e for e, held in given.items() if any(isinstance(o, Loader) for o in held)]
+        shared = {id(lp.node) for e in reads for loops in e.all_loops() for lp in loops}
         for e in facts.roles.backwards:
-            read = any(isinstance(o, FromBatch) and isinstance(o.loader, Loader) for o in origins(e.value))
-            within = any(isinstance(o, Loader) for ls in e.all_loops() for lp in ls for o in loaders_in(lp.iterates))
-            if not (read or within) and e.seq < facts.flow.main_end and facts.editable(e.frame.source):
+            over = any(isinstance(o, Loader) for ls in e.all_loops() for lp in ls for o in loaders_in(lp.iterates))
+            # while i < len(loader): data = next(it); ...; a second loss of the same step, of noise
+            beside = any(id(loops[-1].node) in shared for loops in e.all_loops() if loops)
+            if not (e in reads or over or beside) and e.seq < facts.flow.main_end and facts.editable(e.frame.source):
                 yield self.finding(
                     e.frame.source,
                     e.node,

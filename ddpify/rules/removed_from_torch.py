@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.values import Data
+from ddpify.facts.roles import loaders_in
+from ddpify.facts.values import Data, Iteration
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import Source
 
@@ -16,8 +17,8 @@ class RemovedFromTorch(Rule):
     """The script asks for what torch 2 does not do any more.
 
     ## What it does
-    Finds `loss.data[0]` of a number (an IndexError since torch 0.5) and `Variable(x, volatile=True)` (without effect
-    since torch 0.4) in scripts that are converted.
+    Finds `loss.data[0]` of a number (an IndexError since torch 0.5), `it.next()` of a DataLoader's iterator (gone since
+    torch 1.13) and `Variable(x, volatile=True)` (without effect since torch 0.4) in scripts that are converted.
 
     ## Why is this bad?
     The script stops at the first such line, distributed or not. What `volatile` kept out of the graph is in it again:
@@ -51,6 +52,23 @@ class RemovedFromTorch(Rule):
             """,
             gives=("        print(loss.data[0])",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                it = iter(loader)
+                for step in range(len(loader)):
+                    (x,) = it.next()
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("sampler=DistributedSampler(", ".set_epoch(", "(x,) = it.next()"),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -58,6 +76,7 @@ class RemovedFromTorch(Rule):
             return
         for source in facts.project.files():
             yield from self.items(facts, source)
+            yield from self.nexts(facts, source)
             yield from self.volatile(facts, source)
 
     def items(self, facts: Facts, source: Source) -> Iterator[Finding]:
@@ -68,6 +87,19 @@ class RemovedFromTorch(Rule):
             message = f"`{first}` is the item of a number, an IndexError since torch 0.5{self.also(source, found)}"
             yield self.finding(source, found[0], message, left=f"write `{number}.item()`; no torch 2 runs it as it is")
 
+    def nexts(self, facts: Facts, source: Source) -> Iterator[Finding]:
+        """`it = iter(loader)`, and `it.next()`"""
+        found = [n for n in source.of(cst.Call) if isinstance(n.func, cst.Attribute) and self.is_next(facts, n.func)]
+        if found:
+            first, owner = source.code(found[0]), source.code(found[0].func)[: -len(".next")]
+            message = f"iterators of a DataLoader have no `next` since torch 1.13: `{first}`{self.also(source, found)}"
+            yield self.finding(source, found[0], message, left=f"write `next({owner})`; no torch 2 runs it as it is")
+
+    def is_next(self, facts: Facts, func: cst.Attribute) -> bool:
+        held = facts.flow.values.get(func.value, ())
+        loaded = bool(loaders_in(held)) and all(isinstance(o, Iteration) and o.how == "iter" for o in held)
+        return func.attr.value == "next" and loaded
+
     def is_item(self, facts: Facts, node: cst.Subscript) -> bool:
         """`loss.data[0]`, where `loss` is a sum or a mean over the batch."""
         index = node.slice[0].slice if len(node.slice) == 1 else None
@@ -76,7 +108,8 @@ class RemovedFromTorch(Rule):
         if not first or not isinstance(base, cst.Attribute) or base.attr.value != "data":
             return False
         held = facts.flow.values.get(base.value, ())
-        return bool(held) and all(isinstance(o, Data) and o.agg in ("mean", "sum") for o in held)
+        losses = {id(o) for b in facts.roles.backwards for o in b.value}
+        return bool(held) and all(isinstance(o, Data) and (o.agg in ("mean", "sum") or id(o) in losses) for o in held)
 
     def volatile(self, facts: Facts, source: Source) -> Iterator[Finding]:
         found = [
