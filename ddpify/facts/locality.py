@@ -12,6 +12,7 @@ from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.signals import comes_by_signal
+from ddpify.facts.unloaded import of_unloaded
 from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader
 from ddpify.source import children
 
@@ -85,6 +86,8 @@ class Locality:
         value = self.facts.flow.values.get(node)
         if value is None:
             return True
+        if of_unloaded(self.facts, value):
+            return False  # an evaluation that every rank does by itself: DDP503 sees to it
         return any(isinstance(o, (FromBatch, FromForward, FromWorld)) for o in origins(value))
 
     def bound_locally(self, bind: Event, frame: Frame, depth: int) -> bool:

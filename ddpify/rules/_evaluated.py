@@ -14,6 +14,7 @@ from ddpify.facts.definitions import argument_of, definitions
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.locality import locality
 from ddpify.facts.roles import loaders_in
+from ddpify.facts.unloaded import of_unloaded
 from ddpify.facts.values import Const, Ext, FromBatch, Loader, Value
 from ddpify.source import Source, walk
 
@@ -69,6 +70,10 @@ class Origins:
         return bool(locality(self.facts).batch_loops(tuple(loops)))
 
     def depends(self, value: Value) -> bool:
+        return self.is_read(value) or of_unloaded(self.facts, value)
+
+    def is_read(self, value: Value) -> bool:
+        """Whether a value comes of such an evaluation over a DataLoader."""
         return not all(isinstance(o, Const) for o in value) and any(
             isinstance(o, FromBatch) and isinstance(o.loader, Loader) and id(o.loader) in self.replicated
             for o in origins(value)
@@ -178,6 +183,7 @@ class Origins:
     def binding(self, node: cst.CSTNode, frame: Frame) -> Event | None:
         """The statement that computes a name from the evaluation: no loop's own sum."""
         place = frame.source.span(node).start
+        loops = {a for a in frame.source.ancestors(node) if isinstance(a, cst.While)}  # while loss > 0.1:
         if isinstance(node, cst.Attribute):
             binds = [e for e in self.known.attribute_events(node) if isinstance(e.stmt, cst.Assign)]
         else:
@@ -187,7 +193,7 @@ class Origins:
                 if e.frame is frame
                 and e.name == getattr(node, "value", None)
                 and isinstance(e.stmt, cst.Assign)
-                and frame.source.span(e.stmt).start < place
+                and (frame.source.span(e.stmt).start < place or loops & set(frame.source.ancestors(e.stmt)))
                 and not isinstance(e.stmt.value, (cst.Integer, cst.Float))
             ]
         binds = [b for b in binds if self.depends(b.value)]

@@ -11,10 +11,12 @@ from ddpify.facts import Facts
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Frame
 from ddpify.facts.handmade import made_alike
+from ddpify.facts.unloaded import decides_training
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._evaluated import Origins, Spot
+from ddpify.rules._guards import guards
 from ddpify.source import Source, walk
 
 
@@ -112,6 +114,9 @@ class RankLocalDecision(Rule):
                 key = (id(spot.node), spot.name)
                 if key not in done and facts.editable(spot.source):
                     done.add(key)
+                    above = (spot.node, *spot.source.ancestors(spot.node))
+                    if any(id(a) in guards(facts).done for a in above):
+                        continue  # rank 0 alone comes by
                     apart = origin.trains(spot.node) and origin.goes_apart(spot)
                     yield self.open(frame, deciding[0]) if apart else self.broadcast(facts, spot)
 
@@ -149,15 +154,17 @@ class RankLocalDecision(Rule):
         for e in facts.flow.log.events:
             if e.seq >= facts.flow.main_end:
                 break
-            for node in e.under:
+            for node in (*e.under, *([e.node] if e.kind == "loop" else [])):
                 key = (id(node), id(e.frame))
-                if isinstance(node, cst.If) and key not in seen:
+                if isinstance(node, (cst.If, cst.While)) and key not in seen:
                     seen.add(key)
                     around = set(e.frame.source.ancestors(node))
                     within = origin.over(loop for loop in e.loops if loop.node in around)
+                    read = any(origin.is_read(facts.flow.values.get(n, ())) for n in walk(node.test))
                     if not matters(facts, e.frame.source, node, within):
                         continue
-                    yield e.frame, node, [node.test]
+                    if read or decides_training(facts, e.frame, node, e):
+                        yield e.frame, node, [node.test]
             if (
                 e.kind == "method"
                 and e.name == "step"

@@ -159,3 +159,78 @@ def test_an_evaluation_between_the_batches_decides_where_all_ranks_come_to_it(te
     result = edited(text, "DDP503")
     assert result.has("now = worst(model)\nnow = broadcast_value(now)\nplateau.step(now)") is together
     assert bool(result.left) is not together
+
+
+#: evaluations of what no DataLoader gives out
+HELD = """
+held, truth = torch.ones(9, 4), torch.ones(9, 1)
+
+def cut(model):
+    total = 0.0
+    with torch.no_grad():
+        for i in range(0, len(held), 4):
+            total += nn.functional.mse_loss(model(held[i:i + 4]), truth[i:i + 4]).item()
+    return total / 3
+
+def batches():
+    for i in range(0, 9, 4):
+        yield held[i:i + 4], truth[i:i + 4]
+
+def spelled(model):
+    row, found = held[:1], []
+    with torch.no_grad():
+        for _ in range(9):
+            letter = model(row).argmax(1).item()
+            if letter == 2:
+                break
+            found.append(letter)
+    return found
+
+best, bad, lr = None, 0, 0.1
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+"""
+
+
+@pytest.mark.parametrize(
+    ("inside", "line"),
+    [
+        ("now = cut(model)\nplateau.step(now)", "now = broadcast_value(now)"),
+        ("plateau.step(cut(model))", "plateau.step(broadcast_value(cut(model)))"),
+        ("now = (model(held) - truth).abs().mean()\nif now < 1:\n    break", "now = broadcast_value(now)"),
+        ("now = cut(model)\nif best is None or now < best:\n    best = now", "now = broadcast_value(now)"),
+        ("now = cut(model)\nif now > 1:\n    bad += 1\nif bad > 2:\n    break", "now = broadcast_value(now)"),
+        ("now = cut(model)\nstopper.step(now)\nif stopper.bad:\n    break", "now = broadcast_value(now)"),
+        (
+            "now = sum((model(a) - b).sum().item() for a, b in batches())\nif now < 1:\n    lr /= 4",
+            "now = broadcast_value(now)",
+        ),
+    ],
+)
+def test_what_is_no_loader_decides_by_rank_0s_number(inside: str, line: str) -> None:
+    result = edited(script(before=HELD + STOPPER, inside=inside), "DDP503", "DDP506")
+    assert result.has(line)
+    assert result.text.count("broadcast_value") == 1
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "print(cut(model))",
+        "now = cut(model)\nif now < 1:\n    print('fine')",
+        "print(spelled(model))",
+        "word = spelled(model)\nprint(word)",
+    ],
+)
+def test_what_is_shown_or_spelled_is_not_sent(inside: str) -> None:
+    result = edited(script(before=HELD, inside=inside), "DDP402", "DDP503", "DDP506")
+    assert "broadcast_value" not in result.text
+
+
+def test_a_loop_that_goes_on_while_an_evaluation_is_bad() -> None:
+    text = script(before=f"{HELD}\nnow = 9.0", inside="now = cut(model)").replace(
+        "for epoch in range(2)", "while now > 1"
+    )
+    result = edited(text, "DDP503", "DDP506")
+    assert result.has("now = cut(model)\nnow = broadcast_value(now)")
+    assert not result.left

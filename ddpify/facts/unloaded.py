@@ -1,0 +1,55 @@
+"""Forwards in, those out that evaluate what no DataLoader gives: whole tensors, or batches that are cut by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.contents import origins
+from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.handmade import Columns, Turns, hand_fed
+from ddpify.facts.roles import loaders_in
+from ddpify.facts.values import Const, FromBatch, FromForward, Loader, Value
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+def unloaded(facts: Facts) -> frozenset[int]:
+    """The calls of models that every rank makes for itself, on the same data, outside of the training's batches."""
+    training = {id(n) for n in facts.roles.training_forwards}
+    dealt = {id(h.loop) for h in hand_fed(facts) if isinstance(h, (Turns, Columns))}
+    found, others = set[int](), set[int]()
+    for e in facts.flow.log.of("forward"):
+        if id(e.node) not in training:
+            (others if any(_reads(lp, dealt) for ls in e.all_loops() for lp in ls) else found).add(id(e.node))
+    return frozenset(found - others)
+
+
+def _reads(loop: Loop, dealt: set[int]) -> bool:
+    return id(loop.node) in dealt or any(isinstance(o, Loader) for o in loaders_in(loop.iterates))
+
+
+def of_unloaded(facts: Facts, value: Value) -> bool:
+    """Whether a value comes of such forwards, and of no batch of a loader."""
+    known = facts.cached("unloaded", unloaded)
+    found = origins(value) if not all(isinstance(o, Const) for o in value) else frozenset()
+    if any(isinstance(o, FromBatch) and isinstance(o.loader, Loader) for o in found):
+        return False
+    forwards = [o for o in found if isinstance(o, FromForward)]
+    return bool(forwards) and all(id(o.node) in known for o in forwards)
+
+
+def decides_training(facts: Facts, frame: Frame, node: cst.CSTNode, event: Event) -> bool:
+    """Whether all loops around a test train: what a loop that decodes or evaluates decides stays in there."""
+    trains = facts.cached("loops that train", _loops_that_train)
+    inner = set(frame.source.ancestors(node))
+    own = [lp.node for lp in event.loops if lp.node in inner]
+    own += [node] if isinstance(node, cst.While) else []
+    ways = ([*(lp.node for lp in around), *own] for around in frame.loops_around())
+    return any(bool(way) and all(id(loop) in trains for loop in way) for way in ways)
+
+
+def _loops_that_train(facts: Facts) -> set[int]:
+    return {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
