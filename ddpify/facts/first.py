@@ -8,8 +8,8 @@ import libcst as cst
 
 from ddpify.facts.caches import in_cache
 from ddpify.facts.fetches import makes_dataset
-from ddpify.facts.frames import Event
-from ddpify.facts.ranks import guarded
+from ddpify.facts.frames import Event, Frame
+from ddpify.facts.ranks import guarded, ranks
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -23,7 +23,36 @@ def goes_first(facts: Facts, event: Event) -> bool:
         for above in frame.source.ancestors(node):
             if isinstance(above, cst.With) and any(_waits(facts, i.item) for i in above.items):
                 return True
+        if _behind_barrier(facts, frame, node):
+            return True
     return False
+
+
+def _behind_barrier(facts: Facts, frame: Frame, node: cst.CSTNode) -> bool:
+    """Between `if local_rank != 0: barrier()` and `if local_rank == 0: barrier()`."""
+    source = frame.source
+    below = node
+    for above in source.ancestors(node):
+        if isinstance(above, (cst.IndentedBlock, cst.Module)):
+            at = next((i for i, s in enumerate(above.body) if s is below), 0)
+            sides = (above.body[:at], above.body[at + 1 :])
+            if all(any(_waits_by_rank(facts, frame, s) for s in side) for side in sides):
+                return True
+        if isinstance(above, cst.FunctionDef):
+            break
+        below = above
+    return False
+
+
+def _waits_by_rank(facts: Facts, frame: Frame, stmt: cst.CSTNode) -> bool:
+    if not isinstance(stmt, cst.If) or len(stmt.body.body) != 1 or not ranks(facts.flow).tests_rank(stmt.test, frame):
+        return False
+    return any(
+        str(getattr(o, "name", "")).endswith("distributed.barrier")
+        for n in walk(stmt.body)
+        if isinstance(n, cst.Call)
+        for o in facts.flow.values.get(n.func, ())
+    )
 
 
 def by_one(facts: Facts, event: Event) -> bool:

@@ -97,14 +97,29 @@ def _branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
 
 def alternatives(one: Event, other: Event) -> bool:
     """Whether one turn of a loop has just one of two events: two branches, or `if amp: a(); continue` before `b()`."""
-    source = one.frame.source
-    if other.frame is not one.frame:
-        return False
-    around = list(source.ancestors(other.stmt))
-    inner: cst.CSTNode = one.stmt
-    for above in source.ancestors(one.stmt):
+    if other.frame is one.frame:
+        return _apart(one.frame.source, one.stmt, other.stmt)
+    # `if amp: scaler(loss, optimizer)`, in which a backward stands, `else: loss.backward()`
+    for frame in (one.frame, other.frame):
+        pairs = [(a, b) for a in _places(one, frame) for b in _places(other, frame)]
+        if pairs:
+            return all(_apart(frame.source, a, b) for a, b in pairs)
+    return False
+
+
+def _places(event: Event, frame: Frame) -> list[cst.CSTNode]:
+    """Where an event comes from in a frame: it is there itself, or a call leads to it."""
+    if event.frame is frame:
+        return [event.stmt]
+    return [entry.call for chain in event.frame.chains(8) for entry in chain if entry.frame is frame]
+
+
+def _apart(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    around = list(source.ancestors(other))
+    inner = one
+    for above in source.ancestors(one):
         if isinstance(above, (cst.If, cst.Match, cst.Try)) and above in around:
-            there = around[around.index(above) - 1] if around.index(above) else other.stmt
+            there = around[around.index(above) - 1] if around.index(above) else other
             if there is not inner:
                 return True
         elif isinstance(above, cst.If) and _leaves(above.body) and inner is above.body:

@@ -23,7 +23,7 @@ _AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast\w*|all_reduce|all_
 #: Calls that give the rank of this process.
 _RANK_CALLS = re.compile(
     r"torch\.distributed\.(\w+\.)*(get_rank|get_node_local_rank|get_group_rank|get_global_rank|is_rank_zero)"
-    r"|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
+    r"|mpi4py\.MPI\.COMM_WORLD\.Get_rank|torch\.cuda\.current_device|torch\.accelerator\.current_device_index|horovod\.(\w+\.)*(rank|local_rank)"
     # of a module of the user's that is not there: utils.is_main_process()
     r"|(\w+\.)*(is_(local_|global_)?(main|master|primary|chief|logging|first)_?\w*|is_(global_)?(rank_?)?(0|zero)|"
     r"get_(local_|global_|world_)?rank|get_dist_info|(ddp|dist|distributed)_(setup|init)|"
@@ -189,8 +189,29 @@ class Ranks:
                 return True
             home = self.flow.modules.get(obj.source) if isinstance(obj, Func) else None
             if isinstance(obj, Func) and home is not None:
-                return any(isinstance(n, cst.If) and self.tests_rank(n.test, home) for n in walk(obj.node))
+                ifs = [n for n in walk(obj.node) if type(n) is cst.If]
+                return any(self.tests_rank(n.test, home) or self.unrun(n.test, obj.node, home) for n in ifs)
         return False
+
+    def unrun(self, test: cst.BaseExpression, tree: cst.CSTNode, home: Frame) -> bool:
+        """`rank, _ = get_dist_info()` and `if rank == 0: return func(...)`, in a wrapper that the flow does not run."""
+        names = {n.value for n in walk(test) if isinstance(n, cst.Name)}
+        for node in walk(tree):
+            targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else []
+            for target in targets:
+                parts = list(enumerate(target.elements)) if isinstance(target, cst.Tuple) else []
+                places: list[int | None] = [None] if isinstance(target, cst.Name) and target.value in names else []
+                places += [at for at, e in parts if isinstance(e.value, cst.Name) and e.value.value in names]
+                if isinstance(node, cst.Assign) and any(self.told(node.value, home, at) for at in places):
+                    return True
+        return False
+
+    def told(self, node: cst.BaseExpression, home: Frame, at: int | None) -> bool:
+        """The same, also where the flow has not run the function that asks for the rank."""
+        if self.differs(node, home, at) or not isinstance(node, cst.Call):
+            return self.differs(node, home, at)
+        unrun = (f for f in self.definitions.callees(node, home) if id(f.node) not in self.definitions.frames)
+        return any(type(n) is cst.Call and _RANK_CALLS.fullmatch(dotted(n.func)) for f in unrun for n in walk(f.node))
 
     def tests_rank(self, test: cst.BaseExpression, frame: Frame) -> bool:
         return self.differs(test, frame) or self.opaque_test(test, frame)
@@ -261,12 +282,14 @@ class Ranks:
         return d.event is not None and self.limited(d.event.node, d.frame)
 
     def call(self, node: cst.Call, frame: Frame, index: int | None) -> bool:
-        if not self.definitions.callees(node, frame) and _RANK_CALLS.fullmatch(dotted(node.func)):
+        # `world, rank = init_distributed()`: which of the two it is, nobody knows
+        certain = index is None or not self.strict
+        if certain and not self.definitions.callees(node, frame) and _RANK_CALLS.fullmatch(dotted(node.func)):
             return True  # get_rank(), of a `from utils import *` that is not there
         for obj in self.flow.values.get(node.func, ()):
             if isinstance(obj, Ext):
                 if _RANK_CALLS.fullmatch(obj.name):
-                    return True
+                    return certain or obj.name.startswith("torch.")
                 if obj.name in _READS_ENVIRONMENT:
                     return bool(node.args) and self.variable(node.args[0].value)
                 if self.strict and obj.name.startswith("os."):

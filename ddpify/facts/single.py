@@ -76,11 +76,14 @@ class Single:
     def marks(self) -> set[int]:
         """The calls that only a distributed run makes."""
         events = self.flow.log.events
-        return {
+        own = {
             id(e.node)
             for e in events
             if (e.kind == "external" and self.joins(e.name)) or (e.kind in ("new", "sampler") and _is_ours(e.obj))
         }
+        # `else: init_dist(args)`, of the project
+        setups = (e for e in events if e.kind == "external" and e.name.endswith(".init_process_group"))
+        return own | {id(entry.call) for e in setups for chain in e.frame.chains(8) for entry in chain}
 
     def joins(self, name: str) -> bool:
         return _JOINS.fullmatch(name) is not None

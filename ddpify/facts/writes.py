@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import constants
+from ddpify.facts.contents import constants, origins
 from ddpify.facts.definitions import definitions
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.values import Ext, Func, Instance, Module
+from ddpify.facts.values import Const, Data, Ext, FromWorld, Func, Instance, Module
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -53,6 +53,8 @@ _METHODS = re.compile(
 )
 #: Methods that write where they are given a place, and give back a text where they are not.
 _NEEDS_ARGUMENT = re.compile(r"to_\w+|save|tofile|savefig")
+#: go with the process that made them
+PRIVATE = frozenset({"tempfile.NamedTemporaryFile", "tempfile.TemporaryDirectory", "tempfile.TemporaryFile"})
 _IN_MEMORY = re.compile(
     r"io\.(BytesIO|StringIO)|os\.devnull|tempfile\.\w+|sys\.(stdout|stderr)|builtins\.open|io\.open|codecs\.open|gzip\.open|bz2\.open|lzma\.open"
 )
@@ -140,6 +142,8 @@ def is_path(call: Outside) -> bool:
 
 def _elsewhere(write: Write, facts: Facts) -> bool:
     """What is written goes to memory, or into a file that is opened by another call, which is the one to look at."""
+    if not facts.converting and (_may_be_none(write, facts) or _is_private(write, facts)):
+        return True
     null = write.path is not None and facts.flow.values.get(write.path, ())
     if null and any(isinstance(o, Ext) and o.name == "os.devnull" for o in null):
         return True
@@ -154,6 +158,29 @@ def _elsewhere(write: Write, facts: Facts) -> bool:
             if any(isinstance(o, Ext) and _IN_MEMORY.fullmatch(o.name) for o in callee):
                 return True
     return False
+
+
+def _may_be_none(write: Write, facts: Facts) -> bool:
+    """`model.save(epoch)`, of an object of which nothing is known: only a text is a path for certain."""
+    call = write.call
+    if call.method != "save" or write.path is None or not all(o == Data() for o in call.obj):
+        return False
+    held = facts.flow.values.get(write.path, ())
+    return not any(_is_text(o) for o in held)
+
+
+def _is_text(obj: object) -> bool:
+    if isinstance(obj, Data):
+        return obj.form == "str"
+    return isinstance(obj, Const) and isinstance(obj.value, str)
+
+
+def _is_private(write: Write, facts: Facts) -> bool:
+    """`with NamedTemporaryFile() as f: torch.save(state, f.name)`: each process has a file of its own."""
+    if write.path is None:
+        return False
+    what = {o.what for o in origins(facts.flow.values.get(write.path, ())) if isinstance(o, FromWorld)}
+    return bool(what & PRIVATE)
 
 
 def file_of(node: cst.BaseExpression, call: Outside, facts: Facts) -> set[int]:

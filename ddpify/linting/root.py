@@ -115,10 +115,13 @@ def look(
     facts = linted.facts
     first = what_distributes(facts) if facts is not None else None
     root.script = facts is not None and first is not None and first.seq < facts.flow.main_end
+    alone = parents_of(facts) if facts is not None and not root.script else frozenset()
     for part in facts.looked_at if facts is not None else [source]:
         key = key_of(part.path)
         name = root.path if part is source else shown_as(part.path, source.path)
         mine = [f for f in linted.findings if f.source is part and task.settings.selects(f.code, name)]
+        if part is source and alone:
+            mine = [f for f in mine if not (home_of(f) == MAIN or named(part, f.node) in alone)]
         found[key] = mine
         root.files[key] = Seen(
             name,
@@ -162,6 +165,16 @@ def named(source: Source, node: cst.CSTNode) -> str:
     above = [node, *source.ancestors(node)]
     function = next((at for at, a in enumerate(above) if isinstance(a, cst.FunctionDef)), len(above))
     return ".".join(a.name.value for a in reversed(above[function:]) if isinstance(a, (cst.FunctionDef, cst.ClassDef)))
+
+
+def parents_of(facts: Facts) -> frozenset[str]:
+    """What only the process that starts the ranks runs: a file that sets up a group when another one imports it."""
+    ran: dict[bool, set[str]] = {True: set(), False: set()}
+    for e in facts.flow.log.events:
+        home = e.frame.func.node if e.frame.func is not None else None
+        if e.frame.source is facts.source and isinstance(home, cst.FunctionDef):
+            ran[e.seq < facts.flow.main_end].add(named(facts.source, home))
+    return frozenset(ran[True] - ran[False])
 
 
 def reached_in(facts: Facts, source: Source) -> frozenset[str]:

@@ -14,7 +14,7 @@ from ddpify.facts.ranks import by_one_process
 from ddpify.facts.surface import SURFACE
 from ddpify.facts.trails import way_back
 from ddpify.facts.unwrapping import Raw, find_raw
-from ddpify.facts.values import Module, Wrapped
+from ddpify.facts.values import Data, Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.source import Source
 
@@ -200,6 +200,8 @@ class AttributeThroughWrapper(Rule):
             lost = e.kind == "set"
             if (e.kind == "attribute" and e.name in asked["set"]) or (lost and self.is_kept(e, asked["attribute"])):
                 continue  # set on the wrapper, and asked of it again
+            if self.of_another(facts, e) or self.of_module(e):
+                continue
             if e.kind == "item":
                 yield self.finding(source, e.node, f"`{source.code(e.node)}`: the DDP wrapper has no items")
             elif (lost or e.name not in SURFACE) and "state_dict" not in e.name and self.unknown(e.obj, e.name, lost):
@@ -211,6 +213,23 @@ class AttributeThroughWrapper(Rule):
                 )
                 edits = self.unwrapped(facts, source, e.node)
                 yield self.finding(source, e.node, f"`{code}` {why}", *edits)
+
+    def of_another(self, facts: Facts, e: Event) -> bool:
+        """`engine.step()`, of what may be the wrapper of another library: `engine, *_ = deepspeed.initialize(...)`."""
+        base = e.node.value if isinstance(e.node, (cst.Attribute, cst.Subscript)) else e.node
+        inner = [m for m in e.obj.module if isinstance(m, Module)] if isinstance(e.obj, Wrapped) else []
+        own = any(e.name in m.fields or (m.cls is not None and m.cls.member(e.name)) for m in inner)
+        held = facts.flow.values.get(base, ())
+        if not held and isinstance(base, cst.Name):
+            held = e.frame.scope.names.get(base.value, ())  # the target of an assignment is not evaluated
+        return not own and any(isinstance(o, Data) for o in held)
+
+    def of_module(self, e: Event) -> bool:
+        """`ddp.layers = ddp.module.layers`: the module has it already."""
+        match e.stmt:
+            case cst.Assign(value=cst.Attribute(value=cst.Attribute(attr=cst.Name(value="module")), attr=name)):
+                return e.kind == "set" and name.value == e.name
+        return False
 
     def is_kept(self, e: Event, asked: set[str]) -> bool:
         """`ddp.hyp = hyp` that is read from the wrapper, and that the module's own code never mentions."""

@@ -12,6 +12,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.first import by_one
 from ddpify.facts.outside import Outside, holding, outside_calls
 from ddpify.facts.ranks import depends_on_rank
+from ddpify.facts.writes import PRIVATE
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._guards import guards
 from ddpify.rules._launchers import Launched, by_hydra
@@ -119,7 +120,8 @@ class DirectoryRace(Rule):
             if makes and not self.is_safe(facts, call):
                 yield from self.make(facts, call, removed)
         for named in named_by_chance(facts, calls):
-            yield self.name_of(facts, named)
+            if facts.converting or named.what not in PRIVATE:
+                yield self.name_of(facts, named)
         for launched in by_hydra(facts) if facts.converting else ():
             yield from self.run_directory(launched)
 

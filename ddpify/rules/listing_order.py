@@ -11,6 +11,7 @@ from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
+from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Iteration
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source, walk
@@ -25,6 +26,29 @@ _KEEPS = re.compile(r"register_(buffer|parameter|module)|add_module|append")
 
 def _method(node: cst.CSTNode) -> str:
     return node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
+
+
+def _keeps(source: Source, node: cst.CSTNode, target: str) -> bool:
+    """`rows.append(name)`; of `rows[name].append(1)` each has its own."""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return False
+    base = node.func.value
+    own = isinstance(base, cst.Subscript) and any(source.code(s.slice) == target for s in base.slice)
+    return _KEEPS.search(_method(node)) is not None and not own
+
+
+def _binds(stmt: cst.Assign) -> set[str]:
+    return {t.target.value for t in stmt.targets if isinstance(t.target, cst.Name)}
+
+
+def _block(source: Source, stmt: cst.CSTNode) -> cst.CSTNode | None:
+    return source.parents.get(source.parents[stmt])
+
+
+def _prints(call: cst.Call) -> bool:
+    """`print(names)`, `logger.info(names)`"""
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else getattr(call.func, "value", "")
+    return name in ("print", "info", "debug", "warning", "error", "log")
 
 
 def _sorts(call: cst.Call) -> str:
@@ -98,7 +122,7 @@ class ListingOrder(Rule):
             listing = e.name in _LISTS and not self.ordered(source, e.node)
             if not (listing or self.of_set(facts, e)) or e.seq > first or any(e.loops):
                 continue
-            if not facts.converting and self.takes_none(source, e.node):
+            if not facts.converting and (self.takes_none(source, e.node) or guarded(e, facts.flow)):
                 continue
             seen.add(id(e.node))
             edit: Edit
@@ -125,9 +149,8 @@ class ListingOrder(Rule):
             if id(e.node) in seen or not facts.editable(source):
                 continue
             if e.kind == "loop" and isinstance(e.node, cst.For) and self.is_set(facts, e.node.iter):
-                made = next(
-                    (n for n in walk(e.node.body) if isinstance(n, cst.Call) and _KEEPS.search(_method(n))), None
-                )
+                target = source.code(e.node.target)
+                made = next((n for n in walk(e.node.body) if _keeps(source, n, target)), None)
                 if made is not None:
                     seen.add(id(e.node))
                     code = source.code(e.node.iter).split("\n")[0]
@@ -158,19 +181,26 @@ class ListingOrder(Rule):
     def takes_none(self, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
         """`if os.listdir(d):`, `names = [n for n in os.listdir(d)]` and `names.sort()` or `sorted(names)` later on."""
         top: cst.CSTNode = node
-        while isinstance(source.parents.get(top), (cst.CompFor, cst.ListComp, cst.GeneratorExp)):
+        while isinstance(source.parents.get(top), (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)):
             top = source.parents[top]
         parent = source.parents.get(top)
+        if isinstance(parent, cst.For) and parent.iter is top:
+            return self.only_removed(parent)
         if isinstance(parent, (cst.BooleanOperation, cst.UnaryOperation, cst.If, cst.While, cst.Assert)):
             return True
         if not isinstance(parent, cst.Assign) or depth == 0:
             return isinstance(parent, cst.Arg) and top is not node and self.ordered(source, top)
         owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
-        names = {t.target.value for t in parent.targets if isinstance(t.target, cst.Name)}
+        names = _binds(parent)
         end = source.span(node).end
         later = [n for n in walk(owner) if n in source.parents and source.span(n).start >= end]
         if any(isinstance(n, cst.Call) and _sorts(n) in names for n in later):
             return True
+        # names = others: what comes behind it is another list
+        block = _block(source, parent)
+        anew = (n for n in later if isinstance(n, cst.Assign) and _binds(n) & names and _block(source, n) is block)
+        end = source.span(next(anew, owner)).end
+        later = [n for n in later if source.span(n).start < end]
         targets = (cst.AssignTarget,)
         uses = [n for n in later if isinstance(n, cst.Name) and n.value in names]
         uses = [n for n in uses if not isinstance(source.parents.get(n), targets) and top not in source.ancestors(n)]
@@ -180,12 +210,15 @@ class ListingOrder(Rule):
         """`max(names)`, `if names:`, `[n for n in names if n.endswith(".pt")]` that is used in such ways itself."""
         above = source.parents.get(node)
         tested = isinstance(above, (cst.If, cst.IfExp)) and above.test is node
-        printed = any(
-            isinstance(a, cst.Call) and isinstance(a.func, cst.Name) and a.func.value == "print"
-            for a in source.ancestors(node)
-        )
+        printed = any(isinstance(a, cst.Call) and _prints(a) for a in source.ancestors(node))
         shown = printed or self.ordered(source, node) or self.only_shown(source, node)
         return tested or shown or self.takes_none(source, node, depth - 1)
+
+    def only_removed(self, loop: cst.For) -> bool:
+        """`for path in glob.glob("*.tmp"): os.remove(path)`"""
+        calls = [n for n in walk(loop.body) if isinstance(n, cst.Call)]
+        names = {n.func.attr.value if isinstance(n.func, cst.Attribute) else "" for n in calls}
+        return bool(names) and names <= {"remove", "unlink", "rmtree", "join"}
 
     def only_shown(self, source: Source, node: cst.Name) -> bool:
         """`for name in names: print(name)`: nothing is kept in the loop's order."""

@@ -14,7 +14,7 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Loader, Sampler
+from ddpify.facts.values import Ext, Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._passes import Pass, one_by_one
 from ddpify.source import Source, walk
@@ -119,7 +119,11 @@ class MissingSetEpoch(Rule):
                     if (id(finding.node), finding.message) not in placed:
                         placed.add((id(finding.node), finding.message))
                         yield finding
-            elif not self.is_set(facts, epoch) and facts.editable(epoch.loop.frame.source):
+            elif (
+                not self.is_set(facts, epoch)
+                and facts.editable(epoch.loop.frame.source)
+                and not _is_once(facts, epoch.loop.node)
+            ):
                 name = next(
                     (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
                 )
@@ -332,3 +336,15 @@ def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
     known = loader_facts(facts, loader)
     sampler = f"{name}.{known.sampler_path if known is not None else 'sampler'}"
     return f"{sampler}.set_epoch({epoch or f'{sampler}.epoch + 1'})"
+
+
+def _is_once(facts: Facts, loop: cst.CSTNode) -> bool:
+    """`for epoch in range(1):` has one order."""
+    call = loop.iter if isinstance(loop, cst.For) else None
+    if not isinstance(call, cst.Call) or not 1 <= len(call.args) <= 2:
+        return False
+    if not any(isinstance(o, Ext) and o.name == "builtins.range" for o in facts.flow.values.get(call.func, ())):
+        return False
+    ends = [constants(facts.flow.values.get(a.value, ())) for a in call.args]
+    numbers = [e[0] for e in ends if e is not None and len(e) == 1 and isinstance(e[0], int)]
+    return len(numbers) == len(call.args) and len(range(*numbers)) <= 1

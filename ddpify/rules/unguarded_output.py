@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddpify.facts import Facts
 from ddpify.facts.first import by_one
+from ddpify.facts.frames import Event
 from ddpify.facts.locality import locality
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import following
@@ -26,6 +27,19 @@ from ddpify.source import Source, walk
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
 
 
+def _asks_first(arg: cst.Arg, e: Event) -> bool:
+    """`logger.setLevel(level if rank == 0 else "ERROR")`, of a parameter: who says so means the rank."""
+    if not isinstance(arg.value, cst.IfExp) or e.frame.func is None:
+        return False
+    params = {p.name.value for p in e.frame.func.node.params.params}
+    match arg.value.test:
+        case cst.Comparison(
+            left=cst.Name(value=name), comparisons=[cst.ComparisonTarget(comparator=cst.Integer(value="0"))]
+        ):
+            return name in params
+    return False
+
+
 def _fails(source: Source, stmt: cst.CSTNode) -> bool:
     """`raise ...`, `sys.exit(1)`; an exit without a code, or with 0, is one that all ranks have to take."""
     if not isinstance(stmt, cst.Expr) or not isinstance(stmt.value, cst.Call):
@@ -37,6 +51,13 @@ def _fails(source: Source, stmt: cst.CSTNode) -> bool:
 _PROCESS = frozenset({"os.getpid", "socket.gethostname", "platform.node", "multiprocessing.current_process"})
 _HELPER = re.compile(r"(?!torch\.|deepspeed\.).*\b(init_distributed\w*|init_dist\w*|setup_for_distributed)")
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+#: what sets up loggers, besides the functions of logging
+_SETTINGS = frozenset(
+    {
+        *("setLevel", "addHandler", "basicConfig", "disable", "addFilter"),
+        *("loguru.logger.add", "loguru.logger.remove", "loguru.logger.configure", "loguru.logger.disable"),
+    }
+)
 
 
 class UnguardedOutput(Rule):
@@ -190,6 +211,8 @@ class UnguardedOutput(Rule):
             return False
         test = next((a for a in source.ancestors(stmt) if isinstance(a, cst.If)), None)
         ends = any(_fails(source, s) for s in following(source, stmt))
+        if not facts.converting:
+            return ends and test is not None  # whoever ends the job says why
         return ends and test is not None and any(locality(facts).is_local(test.test, e.frame) for e in t.call.events)
 
     def findings(self, facts: Facts, t: Talk, found: list[Silenced], seen: set[int]) -> Iterator[Finding]:
@@ -275,15 +298,9 @@ class UnguardedOutput(Rule):
     def logging_by_rank(self, facts: Facts, talk: list[Talk]) -> bool:
         """Whether levels or handlers are set by rank somewhere."""
         for e in facts.flow.log.of("external", "method"):
-            settings = e.name.startswith("logging.") or e.name in (
-                "setLevel",
-                "addHandler",
-                "basicConfig",
-                "disable",
-                "addFilter",
-            )
+            settings = e.name.startswith("logging.") or e.name in _SETTINGS
             if settings and isinstance(e.node, cst.Call) and not any(e in t.call.events for t in talk):
-                named = any(depends_on_rank(a.value, e.frame, facts.flow) for a in e.node.args)
+                named = any(depends_on_rank(a.value, e.frame, facts.flow) or _asks_first(a, e) for a in e.node.args)
                 if named or guarded(e, facts.flow):
                     return True
         return False

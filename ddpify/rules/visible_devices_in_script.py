@@ -9,6 +9,8 @@ import libcst as cst
 from ddpify.edits import Delete
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.frames import Event
+from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
@@ -67,8 +69,8 @@ class VisibleDevicesInScript(Rule):
             key = constants(facts.flow.values.get(index.value, ())) if isinstance(index, cst.Index) else None
             if key != ["CUDA_VISIBLE_DEVICES"] or not facts.editable(e.frame.source):
                 continue
-            if not facts.converting and constants(e.value) in ([""], ["-1"]):
-                continue  # the CPU is meant
+            if not facts.converting and (constants(e.value) in ([""], ["-1"]) or self.is_meant(facts, e)):
+                continue  # the CPU is meant, or a GPU of the rank's own
             seen.add(id(e.stmt))
             code = e.frame.source.code(e.stmt)
             yield self.finding(
@@ -79,3 +81,8 @@ class VisibleDevicesInScript(Rule):
                 unsafe=True,
                 reason="GPUs are chosen where the job is started: CUDA_VISIBLE_DEVICES=0,1 torchrun ...",
             )
+
+    def is_meant(self, facts: Facts, e: Event) -> bool:
+        """Each rank sees its own GPU, or the process that spawns the ranks says which GPUs they have."""
+        own = isinstance(e.stmt, cst.Assign) and depends_on_rank(e.stmt.value, e.frame, facts.flow)
+        return own or guarded(e, facts.flow)
