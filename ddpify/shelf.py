@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ddpify.source import Source, read_source
 
-#: bytes of text that are kept; their trees take about 150 times as much memory
-_MOST = 2 << 20
+#: bytes of text that are kept; their trees take about 60 times as much memory
+_MOST = 6 << 20
 _Stamp = tuple[int, int, int, int]
 
 

@@ -143,9 +143,15 @@ class Log:
     """Everything that happened, in the order of time."""
 
     events: list[Event] = field(default_factory=list)
+    by_kind: dict[str, list[Event]] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        self.by_kind.setdefault(event.kind, []).append(event)
 
     def of(self, *kinds: str) -> list[Event]:
-        return [e for e in self.events if e.kind in kinds]
+        found = [e for kind in kinds for e in self.by_kind.get(kind, ())]
+        return sorted(found, key=lambda e: e.seq) if len(kinds) > 1 else found
 
 
 def while_made(frame: Frame) -> bool:

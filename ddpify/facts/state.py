@@ -101,7 +101,7 @@ class State:
             tuple(self.under),
             extra or {},
         )
-        self.log.events.append(new)
+        self.log.add(new)
         frame.events.append(new)
 
     def note(self, node: cst.CSTNode, value: Value) -> None:

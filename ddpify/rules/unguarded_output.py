@@ -299,7 +299,8 @@ class UnguardedOutput(Rule):
         """Whether levels or handlers are set by rank somewhere."""
         for e in facts.flow.log.of("external", "method"):
             settings = e.name.startswith("logging.") or e.name in _SETTINGS
-            if settings and isinstance(e.node, cst.Call) and not any(e in t.call.events for t in talk):
+            told = not e.name.startswith("loguru.") and any(e in t.call.events for t in talk)
+            if settings and isinstance(e.node, cst.Call) and not told:
                 named = any(depends_on_rank(a.value, e.frame, facts.flow) or _asks_first(a, e) for a in e.node.args)
                 if named or guarded(e, facts.flow):
                     return True
