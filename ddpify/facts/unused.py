@@ -1,4 +1,4 @@
-"""A model in, a layer of it that some forwards leave out, by chance or by their data, out: DDP has to look for it."""
+"""A model in, a layer of it that some or all forwards leave out out: DDP has to look for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import modules, with_parts
+from ddpify.facts.contents import constants, modules, with_parts
 from ddpify.facts.dependencies import bindings, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.values import Class, Ext, Func, Module
@@ -24,7 +24,7 @@ _ENDS = (cst.Return, cst.Break, cst.Continue)
 
 
 def left_out(facts: Facts, module: Module) -> str | None:
-    """The attribute of a layer that stands under a random or data-dependent test in forward, None where none does."""
+    """The attribute of a layer that forward leaves out by chance, by its data or by a switch, None where none is."""
     for m in with_parts(module):
         if m.cls is not None:
             found = next(_in_forward(facts, m, m.cls), None) or next(_never_read(facts, m, m.cls), None)
@@ -73,11 +73,38 @@ def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
                 if any(m.has_parameters for m in modules(module.fields.get(name, ()))):
                     calls.setdefault(name, []).append(node)
         open_tests = [n for n in walk(func.node.body) if _is_open(facts, func, n)]
-        if not open_tests:
-            continue
         for name, nodes in calls.items():
-            if all(any(_depends(func.source, call, test) for test in open_tests) for call in nodes):
+            if all(any(_depends(func.source, call, test) for test in open_tests) for call in nodes) or (
+                all(_is_off(module, func.source, call, me) for call in nodes) and _is_always_made(cls, name)
+            ):
                 yield f"{me}.{name}"
+
+
+def _is_off(module: Module, source: Source, call: cst.Call, me: str) -> bool:
+    """`if self.use_norm: x = self.norm(x)` of a model that was made with `use_norm=False`"""
+    inner: cst.CSTNode = call
+    for above in source.ancestors(call):
+        if isinstance(above, cst.If) and inner in (above.body, above.orelse):
+            test, wanted = above.test, inner is above.body
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                test, wanted = test.expression, not wanted
+            base, _, switch = dotted(test).partition(".")
+            known = constants(module.fields.get(switch, ())) if base == me and switch else None
+            if known and all(bool(v) is not wanted for v in known):
+                return True
+        inner = above
+    return False
+
+
+def _is_always_made(cls: Class, name: str) -> bool:
+    """Whether `__init__` makes a layer under no test."""
+    for func in cls.member("__init__"):
+        if isinstance(func, Func) and func.node.params.params:
+            me = func.node.params.params[0].name.value
+            for node in walk(func.node.body):
+                if isinstance(node, cst.AssignTarget) and f"{me}.{name}" in map(dotted, walk(node.target)):
+                    return not any(isinstance(a, cst.If) for a in func.source.ancestors(node))
+    return False
 
 
 def _is_open(facts: Facts, func: Func, node: cst.CSTNode) -> bool:

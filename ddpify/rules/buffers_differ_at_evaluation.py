@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import may_hold, modules
+from ddpify.facts.dependencies import bound_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.layers import BUFFERS, mentions
@@ -19,7 +20,7 @@ from ddpify.facts.unwrapping import Raw, climb, find_raw
 from ddpify.facts.values import Loader, Module, Wrapped
 from ddpify.facts.work import names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 
 class BuffersDifferAtEvaluation(Rule):
@@ -62,6 +63,37 @@ class BuffersDifferAtEvaluation(Rule):
             """,
             gives=("sync_buffers(net.module)\nvalue = check(net.module)",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Net(nn.Module):
+                def __init__(self, norm):
+                    super().__init__()
+                    self.norm = norm
+                    self.bn, self.out = nn.BatchNorm1d(4), nn.Linear(4, 1)
+                def forward(self, x):
+                    if self.norm:
+                        x = self.bn(x)
+                    return self.out(x)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            nets = [Net(norm=False), Net(norm=True)]
+            optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+            for (x,) in loader:
+                for net, optimizer in zip(nets, optimizers):
+                    net(x).mean().backward()
+                    optimizer.step()
+            for net in nets:
+                net.eval()
+            with torch.no_grad():
+                guesses = [one(torch.ones(3, 4)) for one in nets]
+            """,
+            gives=(
+                "nets = [DDP(net, find_unused_parameters=True) for net in nets]",
+                "    for one in nets:\n        sync_buffers(one.module)\n    guesses = [one.module(",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -94,6 +126,10 @@ class BuffersDifferAtEvaluation(Rule):
                 line = f"{names['sync_buffers']}({name if isinstance(e.obj, Module) else bare})"
                 if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
                     line = f"if not ({raw.test}):\n    {line}"
+                over = _comprehension(frame.source, raw.node, stmt) if known is None else None
+                if over is not None:
+                    target, held_in = frame.source.code(over.target), frame.source.code(over.iter)
+                    line = f"for {target} in {held_in}:\n    {line}"
                 edits: list[Edit] = [InsertBefore(frame.source, stmt, (line,))]
                 edits += [AddHelper(frame.source, "unwrap")] if raw.both else []
                 yield self.finding(
@@ -164,6 +200,17 @@ class BuffersDifferAtEvaluation(Rule):
             if id(node) in raws:
                 return raws[id(node)]
         return None
+
+
+def _comprehension(source: Source, node: cst.CSTNode, stmt: cst.CSTNode) -> cst.CompFor | None:
+    """`outputs = [net(x) for net in nets]`, whose `net` has no name outside."""
+    names = {n.value for n in walk(node) if isinstance(n, cst.Name)}
+    for above in source.ancestors(node):
+        if above is stmt:
+            return None
+        if isinstance(above, cst.BaseComp) and names & bound_names(above.for_in.target):
+            return above.for_in
+    return None
 
 
 def _followers(facts: Facts) -> set[Module]:

@@ -11,17 +11,27 @@ from ddpify.edits import AddHelper, AddImport, InsertAfter, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.construction import epoch_loop_behind, late_draws
 from ddpify.facts.dependencies import read_names
+from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.seeds import Seed, is_noisy, seeds
 from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
+from ddpify.facts.values import Ext
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import Source
 
 #: torch.manual_seed, generator.manual_seed, np.random.seed, and set_seed of a module that is not there
 _SEEDS = re.compile(r"seed", re.IGNORECASE)
+
+
+#: what goes on from the stream that a process has: with CUDA, unseeded ones are alike
+_STREAMS = {
+    "torch": "{0}.manual_seed({0}.initial_seed()",
+    "numpy": "{0}.random.seed({0}.random.randint(2**31)",
+    "random": "{0}.seed({0}.getrandbits(32)",
+}
 
 
 class SameNoiseOnAllRanks(Rule):
@@ -41,7 +51,8 @@ class SameNoiseOnAllRanks(Rule):
     ## Edit
     `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs
     where data are drawn or split between the two. Before it all ranks are seeded alike, so that splits and weights
-    agree; rank 0 keeps the original's stream.
+    agree; rank 0 keeps the original's stream. Where every step draws its batch and no seed is set, the streams that
+    the processes have go apart all the same: without a seed, CUDA draws alike in all of them.
     """
 
     code = "DDP306"
@@ -79,6 +90,27 @@ class SameNoiseOnAllRanks(Rule):
             """,
             gives=("if not is_main_process():\n    torch.manual_seed(3 + dist.get_rank())\nfor epoch in range(2):",),
         ),
+        Converts(
+            """
+            import numpy as np
+            import torch
+            from torch import nn
+            net = nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            def curve(n):
+                x = np.random.uniform(-1, 1, (n, 1))
+                return torch.from_numpy(x).float()
+            for step in range(20):
+                x = curve(8)
+                loss = (net(x) - x**2 + torch.randn(8, 1)).pow(2).mean()
+                loss.backward()
+                optimizer.step()
+            """,
+            gives=(
+                "    torch.manual_seed(torch.initial_seed() + dist.get_rank())\n"
+                "    np.random.seed(np.random.randint(2**31) + dist.get_rank())\n",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -90,7 +122,7 @@ class SameNoiseOnAllRanks(Rule):
         fixed = list(seeds(facts))
         why = is_noisy(facts)
         drawn = next((h for h in hand_fed(facts) if isinstance(h, Draws)), None)
-        apart = drawn is not None and not fixed and drawn.draw.name.startswith("torch.")
+        apart = drawn is not None and not fixed
         if not (fixed or apart) or not why:
             return
         places = [w for w in facts.wrap_points if facts.editable(w.source)]
@@ -104,9 +136,11 @@ class SameNoiseOnAllRanks(Rule):
         if behind is not None:
             source, frame = behind[0].frame.source, behind[0].frame
         lines = self.seeded(facts, source, frame, fixed, apart)
+        unplaced = behind is None if late else point.is_before
+        if not fixed and (not lines or unplaced):
+            return  # without a seed, processes draw differently but for what CUDA draws
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
-        unplaced = behind is None if late else point.is_before
         if not lines or unplaced or not facts.editable(source):
             yield self.unvaried(facts, fixed, late if behind is None else [], needed=drawn is not None)
             return
@@ -140,8 +174,8 @@ class SameNoiseOnAllRanks(Rule):
         """`torch.manual_seed(seed + dist.get_rank())` for every generator whose seed can be named there."""
         names, unit = facts.names_of(source), "    "
         if apart:
-            torch = names["torch"]
-            return [f"{unit}{torch}.manual_seed({torch}.initial_seed() + {names['dist']}.get_rank())"]
+            rank = f" + {names['dist']}.get_rank())"
+            return [f"{unit}{line}{rank}" for line in streams_drawn(facts, source)]
         lines = []
         for what in ("torch", "numpy", "random"):
             seed = next((s for s in fixed if s.what == what and self.visible(s, frame.node, facts)), None)
@@ -180,6 +214,24 @@ class SameNoiseOnAllRanks(Rule):
         top = facts.flow.modules[source].scope.names
         hidden = set() if frame.func is None else set(frame.scope.names)
         return all(u in top and u not in hidden for u in read_names(seed.call) if "." not in u)
+
+
+def streams_drawn(facts: Facts, source: Source) -> list[str]:
+    """The seeds of the streams that the training steps draw from, by the names that the file has for their modules."""
+    training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    inside = (
+        e
+        for e in facts.flow.log.of("external")
+        if any(lp.node in training for loops in e.all_loops() for lp in loops) and "generator" not in e.extra
+    )
+    drawn = {e.name.split(".")[0] for e in inside if role_of(e.name) == "random" or e.name.startswith("random.")}
+    found = []
+    for what, seed in _STREAMS.items():
+        given = facts.flow.modules[source].scope.names.items()
+        name = next((n for n, held in given if any(isinstance(o, Ext) and o.name == what for o in held)), "")
+        if what in drawn and name:
+            found.append(seed.format(name))
+    return found
 
 
 def _given(event: Event) -> list[cst.BaseExpression]:
