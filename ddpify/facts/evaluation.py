@@ -10,7 +10,9 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
+from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.shares import line_of
 from ddpify.facts.summaries import loader_argument
 from ddpify.facts.values import Loader
 
@@ -50,6 +52,9 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     if reason:
         return Evaluation(loader, known, "all", reason, over)
     assert known is not None
+    if taken := _taken(facts, loader):
+        # a rank without a batch would have none to take, and a shard's first batch is another one
+        return Evaluation(loader, known, "all", f"{taken} takes a batch by itself", over)
     per_batch = next((lp.per_batch for lp in sorted(over, key=lambda lp: lp.peeks) if lp.per_batch), "") or (
         "it drops its last batch" if known.drop_last is not False else ""
     )
@@ -58,6 +63,14 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     if size is None or known.splat is not None or known.drop_last is None:
         return Evaluation(loader, known, "all", per_batch + ", and its batches are made at run time", over)
     return Evaluation(loader, known, "batch", per_batch, over, size)
+
+
+def _taken(facts: Facts, loader: Loader) -> str:
+    """`next(iter(loader))`: the line that takes one batch, "" where there is none."""
+    for e in facts.flow.log.of("external"):
+        if e.name == "builtins.next" and loader in loaders_in(e.value):
+            return line_of(facts, e.frame.source, e.stmt)
+    return ""
 
 
 def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:

@@ -26,7 +26,7 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
     if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Break):
         return _peek(facts, known, inside)
     for e in events:
-        at = _line(facts, e.frame.source, e.stmt)
+        at = line_of(facts, e.frame.source, e.stmt)
         if e.kind in ("break", "return") and any(loop.node is known.node for loop in e.loops):
             return f"{at} leaves the loop early"
         if e.kind == "external" and e.name in ("builtins.print", "matplotlib.pyplot.show") and e.frame is known.frame:
@@ -54,7 +54,8 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
     return _problem_of_values(facts, known, inside)
 
 
-def _line(facts: Facts, source: Source, node: cst.CSTNode) -> str:
+def line_of(facts: Facts, source: Source, node: cst.CSTNode) -> str:
+    """`line 12`, or file and line in another file."""
     line = source.line(node)
     return f"line {line}" if source is facts.source else f"{source.path}:{line}"
 
@@ -62,7 +63,7 @@ def _line(facts: Facts, source: Source, node: cst.CSTNode) -> str:
 def _peek(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     """`for batch in loader: ...; break`: the first batch, which whole batches leave on rank 0, where it is."""
     known.peeks = True
-    known.per_batch = f"{_line(facts, known.source, known.node)} looks at the first batch"
+    known.per_batch = f"{line_of(facts, known.source, known.node)} looks at the first batch"
     bound = {n.value for n in walk(known.node.target) if isinstance(n, cst.Name)}
     kept = next((n for n in sorted(bound) if read_after(known, n, inside) and loaded_after(known, n, inside)), None)
     return f"`{kept}` of the first batch is used after the loop" if kept is not None else ""

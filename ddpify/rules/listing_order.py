@@ -12,16 +12,24 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import guarded
-from ddpify.facts.values import Iteration
+from ddpify.facts.values import Ext, Iteration
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source, walk
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
 _TAKES_ORDER = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
-_NO_ORDER = frozenset({"len", "sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "bool"})
+_NO_ORDER = re.compile(
+    r"builtins\.(len|sorted|set|frozenset|any|all|sum|min|max|bool)|collections\.Counter"
+    r"|natsort\.(\w+\.)?((nat|human|os_|real)sorted)"
+)
 
 #: what is kept in the order in which it came
 _KEEPS = re.compile(r"register_(buffer|parameter|module)|add_module|append")
+
+
+def _is_empty(node: cst.BaseExpression) -> bool:
+    """`[]` of `os.listdir(d) == []`"""
+    return isinstance(node, cst.List) and not node.elements
 
 
 def _method(node: cst.CSTNode) -> str:
@@ -59,6 +67,13 @@ def _sorts(call: cst.Call) -> str:
         case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
             return name
     return ""
+
+
+def _sorts_in_place(source: Source, node: cst.Name) -> bool:
+    """`names.sort()`, before anything else is done with them."""
+    method = source.parents.get(node)
+    call = source.parents.get(method) if isinstance(method, cst.Attribute) else None
+    return isinstance(call, cst.Call) and _method(call) == "sort"
 
 
 class ListingOrder(Rule):
@@ -119,10 +134,10 @@ class ListingOrder(Rule):
             if id(e.node) in seen or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
                 continue
             source = e.frame.source
-            listing = e.name in _LISTS and not self.ordered(source, e.node)
+            listing = e.name in _LISTS and not self.ordered(facts, source, e.node)
             if not (listing or self.of_set(facts, e)) or e.seq > first or any(e.loops):
                 continue
-            if not facts.converting and (self.takes_none(source, e.node) or guarded(e, facts.flow)):
+            if self.takes_none(facts, source, e.node) or (not facts.converting and guarded(e, facts.flow)):
                 continue
             seen.add(id(e.node))
             edit: Edit
@@ -170,15 +185,18 @@ class ListingOrder(Rule):
             isinstance(o, Iteration) and o.how == "set" for o in held
         )
 
-    def ordered(self, source: Source, node: cst.CSTNode) -> bool:
+    def ordered(self, facts: Facts, source: Source, node: cst.CSTNode) -> bool:
         """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""
         parent = source.parents.get(node)
-        if isinstance(parent, cst.ComparisonTarget):
+        if isinstance(parent, cst.ComparisonTarget) or (
+            isinstance(parent, cst.Comparison) and _is_empty(parent.comparisons[0].comparator)
+        ):
             return True
         call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
-        return isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in _NO_ORDER
+        held = facts.flow.values.get(call.func, ()) if isinstance(call, cst.Call) else ()
+        return any(isinstance(o, Ext) and _NO_ORDER.fullmatch(o.name) is not None for o in held)
 
-    def takes_none(self, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
+    def takes_none(self, facts: Facts, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
         """`if os.listdir(d):`, `names = [n for n in os.listdir(d)]` and `names.sort()` or `sorted(names)` later on."""
         top: cst.CSTNode = node
         while isinstance(source.parents.get(top), (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)):
@@ -189,12 +207,12 @@ class ListingOrder(Rule):
         if isinstance(parent, (cst.BooleanOperation, cst.UnaryOperation, cst.If, cst.While, cst.Assert)):
             return True
         if not isinstance(parent, cst.Assign) or depth == 0:
-            return isinstance(parent, cst.Arg) and top is not node and self.ordered(source, top)
+            return isinstance(parent, cst.Arg) and top is not node and self.ordered(facts, source, top)
         owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
         names = _binds(parent)
         end = source.span(node).end
         later = [n for n in walk(owner) if n in source.parents and source.span(n).start >= end]
-        if any(isinstance(n, cst.Call) and _sorts(n) in names for n in later):
+        if not facts.converting and any(isinstance(n, cst.Call) and _sorts(n) in names for n in later):
             return True
         # names = others: what comes behind it is another list
         block = _block(source, parent)
@@ -204,15 +222,17 @@ class ListingOrder(Rule):
         targets = (cst.AssignTarget,)
         uses = [n for n in later if isinstance(n, cst.Name) and n.value in names]
         uses = [n for n in uses if not isinstance(source.parents.get(n), targets) and top not in source.ancestors(n)]
-        return bool(names and uses) and all(self.no_order(source, n, depth) for n in uses)
+        if uses and _sorts_in_place(source, min(uses, key=lambda n: source.span(n).start)):
+            return True
+        return bool(names and uses) and all(self.no_order(facts, source, n, depth) for n in uses)
 
-    def no_order(self, source: Source, node: cst.Name, depth: int) -> bool:
+    def no_order(self, facts: Facts, source: Source, node: cst.Name, depth: int) -> bool:
         """`max(names)`, `if names:`, `[n for n in names if n.endswith(".pt")]` that is used in such ways itself."""
         above = source.parents.get(node)
         tested = isinstance(above, (cst.If, cst.IfExp)) and above.test is node
         printed = any(isinstance(a, cst.Call) and _prints(a) for a in source.ancestors(node))
-        shown = printed or self.ordered(source, node) or self.only_shown(source, node)
-        return tested or shown or self.takes_none(source, node, depth - 1)
+        shown = printed or self.ordered(facts, source, node) or self.only_shown(source, node)
+        return tested or shown or self.takes_none(facts, source, node, depth - 1)
 
     def only_removed(self, loop: cst.For) -> bool:
         """`for path in glob.glob("*.tmp"): os.remove(path)`"""
@@ -234,4 +254,4 @@ class ListingOrder(Rule):
         if e.name not in _TAKES_ORDER or not isinstance(e.node, cst.Call) or not e.node.args:
             return False
         given = e.node.args[0].value
-        return self.is_set(facts, given) and not self.ordered(e.frame.source, e.node)
+        return self.is_set(facts, given) and not self.ordered(facts, e.frame.source, e.node)

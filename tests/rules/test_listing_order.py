@@ -1,0 +1,41 @@
+"""DDP307: an order that comes from a directory is made the same on all ranks, where any is taken from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rules.edited import edited, script
+
+IMPORTS = "from glob import glob as find\nimport natsort\nfrom natsort import natsorted"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "names = os.listdir('data')",
+        "names = [n for n in os.listdir('data') if n.endswith('.png')]",
+        "names = find('data/*.png')\nfirst = names[0]\nnames.sort()",
+        "names = os.listdir('data')\nindex = {n: i for i, n in enumerate(names)}\nkinds = sorted(names)",
+    ],
+)
+def test_what_goes_by_the_order_is_sorted(line: str) -> None:
+    assert "= sorted(" in edited(script(imports=IMPORTS, before=line), "DDP307").text.replace("[n for n in ", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "names = natsorted(os.listdir('data'))",
+        "names = natsort.os_sorted(find('data/*.png'))",
+        "names = natsorted([n for n in os.listdir('data') if n.endswith('.png')])",
+        "empty = len(os.listdir('data')) == 0",
+        "if os.listdir('data') == []:\n    raise SystemExit",
+        "if not os.listdir('data'):\n    raise SystemExit",
+        "names = os.listdir('data')\nnames.sort()",
+        "names = os.listdir('data')\ncount = len(names)\nlast = max(names)",
+        "count = sum(1 for n in os.listdir('data'))",
+    ],
+)
+def test_where_no_order_is_taken_nothing_is_sorted(line: str) -> None:
+    text = script(imports=IMPORTS, before=line)
+    assert edited(text, "DDP307").text == text
