@@ -31,7 +31,11 @@ DATA_OVER_ALL = "    share = Subset(data, range(dist.get_rank(), len(data), dist
 
 @dataclass(frozen=True)
 class Fault:
-    """`shows` is the check that tells of it; none where verify alone cannot (the script's numbers are just others)."""
+    """`shows` are the checks that may tell of it.
+
+    With `original`, the ranks agree, and the fault shows only where they are held against `alone.py` (with these
+    changes): what they train is another model, or what they print another number.
+    """
 
     number: int
     name: str
@@ -43,6 +47,8 @@ class Fault:
     env_of_twin: Mapping[str, str] | None = None  # the same, if not given
     pretend: bool = False
     hash_seeds: bool = False  # only the real launcher gives each rank its own
+    original: Mapping[str, str] | None = None
+    original_of_twin: Mapping[str, str] | None = None  # the same, if not given
 
     @property
     def key(self) -> str:
@@ -86,3 +92,93 @@ PLATEAU = "    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer,
 DOWNLOAD = '    {}with open("data.bin", "wb") as file:\n        {}file.write(bytes(64))\n'
 LABELS = "    labels = {{name: i for i, name in enumerate({})}}\n"
 WORDS = 'set("cat dog bird fish horse cow sheep goat".split())'
+SAVE_ALONE = '    torch.save(model.state_dict(), "model.pt")\n'
+SHUFFLED = "    loader = DataLoader(train_set, batch_size=4, shuffle=True)\n"
+HALVED = "{name: value * 0.5 for name, value in net.state_dict().items()}"
+PENALTY = {"    def forward": "    def penalty(self):\n        return self.head.weight.pow(2).sum()\n\n    def forward"}
+PENALIZED = (
+    "            loss = criterion(model(x), y)\n"
+    '            if hasattr({0}, "penalty"):\n'
+    "                loss = loss + 0.1 * {0}.penalty()\n"
+)
+GROUPS = (
+    "    heads = [p for name, p in {0}.named_parameters() if name.startswith('head.')]\n"
+    "    others = [p for name, p in {0}.named_parameters() if not name.startswith('head.')]\n"
+    '    groups = [{{"params": heads, "weight_decay": 0.5}}, {{"params": others}}]\n'
+    "    optimizer = torch.optim.SGD(groups, lr=0.1)\n"
+)
+CLOSURE = (
+    "            def closure():\n"
+    "                optimizer.zero_grad()\n"
+    "                loss = criterion(model(x), y)\n"
+    "                loss.backward()\n"
+    "                return {}\n\n"
+    "            optimizer.step(closure)\n"
+)
+LBFGS = {OPTIMIZER: "    optimizer = torch.optim.LBFGS(model.parameters(), tolerance_change=1e-4)\n"}
+MEAN = "torch.tensor(all_reduce_sum(loss.item()) / dist.get_world_size())"
+STEPPED = "            optimizer.zero_grad()\n" + TRAIN
+GATHER = (
+    "    parts = [None] * dist.get_world_size()\n"
+    "    dist.all_gather_object(parts, found)\n"
+    "    model.train()\n"
+    "    return sum({} * y.item() for i, (_, y) in enumerate(data)) / len(data)\n"
+)
+COUNTED = {
+    "    correct = 0\n": "    found = []\n",
+    "            correct += (model(x.to(device)).argmax(1) == y.to(device)).sum().item()\n": (
+        "            found += model(x.to(device))[:, 0].tolist()\n"
+    ),
+}
+COUNT = "    model.train()\n    return all_reduce_sum(correct) / len(data)\n"
+REDUCED = "        total = torch.tensor(loss.item())\n        {}\n        if total.item() < 2.1:\n            break\n"
+ZERO = "        seen = 0\n"
+TOLD = {"accuracy {accuracy:.3f}": "accuracy {accuracy:.3f} after {seen:.1f} samples"}
+SCALED = "            loss = criterion(model(x) * scale, y)\n"
+SCALE_TOO = (
+    "    scale = nn.Parameter(torch.ones(3, device=device))\n"
+    "    optimizer = torch.optim.SGD([*model.parameters(), scale], lr=0.1)\n"
+)
+BY_HAND = "            dist.all_reduce(scale.grad)\n            scale.grad /= dist.get_world_size()\n"
+SHARE = "    share = Subset(train_set, range({}))\n    loader = DataLoader(share, batch_size=7, {})\n"
+TRIED = (
+    "            try:\n"
+    "                if y[0] == 0:\n"
+    '                    raise RuntimeError("out of memory")\n'
+    "                loss = criterion(model(x), y)\n"
+    "            except RuntimeError:\n"
+    "                continue\n"
+)
+INDICES = "    loader = DataLoader(train_set, batch_size=4, sampler=torch.utils.data.SubsetRandomSampler(range(20)))\n"
+GROWN = "    net.body.append(nn.Linear(8, 8).to(device))\n"
+NUDGED = "            for p in net.parameters():\n                p.data.add_(0.01 * torch.randn(p.shape{}))\n"
+GENERATOR = "    noise = torch.Generator().manual_seed(SEED)\n"
+BUFFERS = "        for name in {}:\n            self.register_buffer(name, torch.tensor(float(len(name))))\n"
+MASKED = {"nn.CrossEntropyLoss()": "nn.CrossEntropyLoss(ignore_index=0)"}
+NORMALISED = {
+    "nn.CrossEntropyLoss()": 'nn.CrossEntropyLoss(ignore_index=0, reduction="sum")',
+    FORWARD: "            loss = criterion(model(x), y) * dist.get_world_size() / all_reduce_sum((y != 0).sum())\n",
+}
+SCHEDULE = "    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=EPOCHS * {})\n"
+SCHEDULED = "            scheduler.step()\n"
+BRANCH = {
+    "        self.head =": "        self.spare = nn.Linear(8, 8)\n        self.head =",
+    "        return self.head(self.body(x))": (
+        "        h = self.body(x)\n        return self.head(self.spare(h) if x[0, 0] > 0 else h)"
+    ),
+}
+ARGUMENT = (
+    "    parser = argparse.ArgumentParser()\n"
+    '    parser.add_argument("--local_rank", type=int, default={})\n'
+    "    return parser.parse_args().local_rank in (-1, 0)\n"
+)
+GRADIENTS = (
+    "            for p, g in zip(net.parameters(), torch.autograd.grad(loss, list(net.parameters()))):\n"
+    "                p.grad = g\n"
+)
+SUBSET = (
+    "    chosen = Subset(train_set, range(20))\n"
+    "    loader = DataLoader(chosen, batch_size=4, sampler=DistributedSampler(chosen))\n"
+)
+COUNT_ALONE = "    model.train()\n    return correct / len(data)\n"
+WEIGHED_ALONE = "    model.train()\n    return sum(found[i] * y.item() for i, (_, y) in enumerate(data)) / len(data)\n"

@@ -14,19 +14,19 @@ from ddpify.docs.__main__ import put
 from ddpify.verify import Result, Status, verify
 from ddpify.verify.checks import run_checks
 from tests.ranks import Job, run_batch
+from tests.verify.comparing import Scripts, compared
 from tests.verify.fault import Fault
 from tests.verify.faults import ELSEWHERE, FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
-WHOLE = (ROOT / "fixtures" / "verify" / "whole.py").read_text()
+WHOLE, ALONE = ((ROOT / "fixtures" / "verify" / name).read_text() for name in ("whole.py", "alone.py"))
 PAGE = ROOT / "ddpify" / "docs" / "faults.md"
 SECONDS = 20.0  # those that hang take all of it
 CORE = ("01-forward-bypasses-wrapper", "11-padded-evaluation-sampler", "13-split-differs-per-rank")
 
 
-def script(changes: Mapping[str, str]) -> str:
+def script(changes: Mapping[str, str], text: str = WHOLE) -> str:
     """`whole.py` with the changes."""
-    text = WHOLE
     for old, new in changes.items():
         assert text.count(old) == 1 or old == new, old
         text = text.replace(old, new)
@@ -76,7 +76,25 @@ def run(faults: Iterable[Fault]) -> dict[str, Seen]:
         for key, result in zip(forked, run_batch(list(forked.values())), strict=True):
             trace = result.trace
             found[key] = run_checks(replace(trace, pretended=trace) if key[0] in pretended else trace)
+        for key, results in compare(wanted, jobs, root).items():
+            found[key] += results
     return {fault.key: Seen(found[fault.key, "bad"], found[fault.key, "good"]) for fault in wanted}
+
+
+def compare(
+    faults: Iterable[Fault], jobs: Mapping[tuple[str, str], Job], root: Path
+) -> dict[tuple[str, str], tuple[Result, ...]]:
+    """Those that only show against the script that they were made from."""
+    pairs = dict[str, Scripts]()
+    for fault in faults:
+        for kind in ("bad", "good") if fault.original is not None else ():
+            own = fault.original_of_twin if kind == "good" else None
+            path = root / f"{fault.key}-{kind}-alone" / "train.py"
+            path.parent.mkdir()
+            path.write_text(script((fault.original or {}) if own is None else own, ALONE))
+            pairs[f"{fault.key} {kind}"] = Scripts(path, jobs[fault.key, kind].script)
+    seen = compared(pairs, alone=()) if pairs else {}
+    return {(name.split()[0], name.split()[1]): tuple(results.values()) for name, results in seen.items()}
 
 
 def table(seen: Mapping[str, Seen]) -> str:
@@ -128,5 +146,7 @@ def test_every_fault_is_in_the_table() -> None:
         assert f"| {fault.number:02} {fault.name} |" in text
         script(fault.bad)
         script(fault.good)
+        for changes in (fault.original, fault.original_of_twin):
+            script(changes or {}, ALONE)
     assert all(f"| {name} | {why} |" in text for name, why in ELSEWHERE.items())
     assert {fault.number for fault in FAULTS} | {int(name[:2]) for name in ELSEWHERE} == set(range(1, 41))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..trace import Trace
+from ..trace import Pass, Trace
 from ._base import Check, Result, at, count
 
 
@@ -10,7 +10,8 @@ class SameStepCount(Check):
     """Every rank makes the same number of backward passes and optimizer steps.
 
     A rank that skips a step leaves the parameters equal and shifts every later collective by one: epochs drift apart
-    and the run dies, or hangs, at its end. Contract 2.3.
+    and the run dies, or hangs, at its end. With drop_last, a share that is smaller than a batch trains nothing, and
+    nothing says so. Contract 2.2, 2.3.
     """
 
     section = "2.3"
@@ -46,8 +47,17 @@ class SameStepCount(Check):
     def _by_hand(self, trace: Trace) -> Result:
         """Without an optimizer (`p.data.add_(p.grad, alpha=-lr)`) the backward passes are counted."""
         passes = [rank.end.backwards for rank in trace.ranks if rank.end and rank.ended_well]
+        empty = next((p for rank in trace.ranks for p in rank.of(Pass) if _left_out(p)), None)
+        if empty is not None and not any(passes):
+            what = f"a rank's share of {count(empty.size or 0, 'sample')} makes no whole batch"
+            return self.failed(f"nothing is trained: {what}, and drop_last leaves it out{at(empty.at)}")
         if len(passes) < trace.world or not any(passes):
             return self.not_tried("no optimizer stepped")
         if len(set(passes)) > 1:
             return self.failed(f"{' and '.join(map(str, passes))} backward passes on the ranks")
         return self.held(f"{count(passes[0], 'backward pass')} on every rank, and no optimizer")
+
+
+def _left_out(one: Pass) -> bool:
+    """A pass that had samples, and gave no batch."""
+    return one.complete and one.drop_last and not one.drawn and bool(one.size)

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ..checks import Result, Status
+from ..checks._base import count
 from ..launch import Launch, run
 from ..trace import Trace
+from .events import Loss
 from .pair import Pair
 from .plan import plan_of
 from .report import head, table
-from .rows import is_sum, of_one, rows, untried
+from .rows import failed, is_sum, of_one, rows, untried
 from .shadow import shadow
 
 __all__ = ["Equivalence", "compare"]
@@ -133,9 +135,11 @@ class _Runs:
         """None: it does not run so, and may run in float32."""
         self.scale = 1.0
         ranks = self._run(double, None)
-        if not ranks.ended_well or not any(rank.steps for rank in ranks.ranks):
+        if not ranks.ended_well:
             return self._stopped("the converted script", ranks)
         alone = {"nproc": 1, "nnodes": 1, "alone": True, "cpu": ranks.backend != "nccl"}
+        if not _trains(ranks):
+            return self._untrained(double, alone)
         plan = plan_of(ranks)
         one = self._run(double, plan, script=self.original, **alone)
         if one.ended_well and is_sum(Pair(ranks, one, double)):
@@ -148,10 +152,19 @@ class _Runs:
         single = self._run(double, plan, **alone)
         return self._equivalence(pair, (*rows(pair), of_one(Pair(single, one, double, self.scale))))
 
+    def _untrained(self, double: bool, alone: dict[str, Any]) -> Equivalence | None:
+        """The ranks make no step: is that what the original does?"""
+        one = self._run(double, None, script=self.original, **alone)
+        self.why = "the converted script makes no backward pass"
+        if not (one.ended_well and _trains(one)):
+            return self.given_up()
+        made = count(len(one.ranks[0].of(Loss)), "backward pass")
+        return self._equivalence(Pair(one, one, double), (failed("same_losses", f"{self.why}, the original {made}"),))
+
     def _stopped(self, who: str, trace: Trace) -> Equivalence | None:
         how = _how(trace)
         self.why = f"{who} {how}"
-        return self.given_up() if trace.timed_out or trace.ended_well else None
+        return self.given_up() if trace.timed_out else None
 
     def _as_one_process(self, double: bool, alone: dict[str, Any]) -> Equivalence | None:
         """The original takes no batches of several ranks: it is given those of one."""
@@ -173,6 +186,11 @@ class _Runs:
         return Equivalence(self.shown, self.launch.nproc * self.launch.nnodes, pair.double, self.still, results, known)
 
 
+def _trains(trace: Trace) -> bool:
+    """With an optimizer, or by hand."""
+    return any(rank.steps or rank.of(Loss) for rank in trace.ranks)
+
+
 def _how(trace: Trace) -> str:
     """Why a run is of no use."""
     if trace.timed_out:
@@ -180,6 +198,4 @@ def _how(trace: Trace) -> str:
     for rank in trace.ranks:
         if rank.end is not None and rank.end.error:
             return f"stops{f' at {rank.end.at}' if rank.end.at else ''}: {rank.end.error.splitlines()[0]}"
-    if trace.ended_well:
-        return "makes no optimizer step"
     return f"ends without a word: {trace.log.strip().splitlines()[-1] if trace.log.strip() else 'it was killed'}"

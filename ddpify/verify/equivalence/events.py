@@ -99,7 +99,7 @@ class Order(Event):
     sampler: str = ""
     training: bool = False
     complete: bool = False
-    subset: int | None = None
+    ascending: bool = False
     batches: tuple[Sequence[int | str], ...] = ()
 
 
@@ -117,5 +117,4 @@ class OwnOrder(Event):
     size: int = 0
     missing: int = 0
     extra: int = 0
-    subset: int | None = None
     batch_size: int | None = None  # the original's own

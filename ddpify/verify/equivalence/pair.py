@@ -123,6 +123,11 @@ class Pair:
                     return found
         return None
 
+    def other_order(self, optimizer: int) -> bool:
+        """Does an optimizer not hold the original's parameters, one behind the other?"""
+        mine = {event.optimizer: event.names for event in self.first.of(Initial)}
+        return mine.get(optimizer) != self.names.get(optimizer)
+
     def gradients(self, only: int | None = None) -> Difference | None:
         """The first step whose gradients differ (`only`: look at that one of each optimizer)."""
         for mine, theirs in zip(self.first.of(Gradients), self.other.of(Gradients), strict=False):

@@ -44,7 +44,7 @@ def samples(pair: Pair) -> Result:
         if event is None or not event.known or not all(p.complete for p in passes):
             continue
         looked += 1
-        if len({event.subset, *(p.subset for p in passes)}) > 1:
+        if _another_part(pair, event):
             cause = Cause("the split is drawn in another way, or by each rank for itself", ("DDP305",))
             return failed(name, f"epoch {key[1] + 1}: the ranks read another part of the data than the original", cause)
         batch = sum(p.batch_size or 1 for p in passes)
@@ -80,7 +80,7 @@ def order(pair: Pair) -> Result:
                 )
         elif not event.shuffle:
             looked += 1
-            if any(list(flat) != sorted(flat) for flat in (_flat(p.batches) for p in passes) if not _wraps(flat)):
+            if not all(p.ascending for p in passes):
                 cause = Cause("DistributedSampler shuffles unless it is told not to (`shuffle=False`)", ("DDP301",))
                 return failed(name, "the original reads its samples in order, the ranks do not", cause)
     return (
@@ -88,13 +88,9 @@ def order(pair: Pair) -> Result:
     )
 
 
-def _flat(batches: Sequence[Sequence[int | str]]) -> list[int]:
-    return [sample for batch in batches for sample in batch if isinstance(sample, int)]
-
-
-def _wraps(flat: list[int]) -> bool:
-    """In order but for the padding at the end."""
-    return len(flat) < 3 or flat[:-1] == sorted(flat[:-1])
+def _another_part(pair: Pair, event: OwnOrder) -> bool:
+    """Did the ranks read samples that the original would not have read, and leave out others?"""
+    return event.extra > pair.world - 1 and event.missing > pair.world - 1
 
 
 def weights(pair: Pair) -> Looked:
@@ -103,6 +99,9 @@ def weights(pair: Pair) -> Looked:
     if found is None:
         seen = bool(pair.first.of(Initial) and pair.other.of(Initial))
         return (held(name, "both begin with the same weights") if seen else untried(name, _UNSTEPPED)), NEVER
+    if pair.other_order(found.optimizer):
+        cause = Cause("a filter by name, and the wrapper puts `module.` before each", ("DDP202",))
+        return failed(name, "the optimizer has other parameters, or has them in other groups", cause), 0
     cause = Cause("it is made, or loaded, in another way")
     return failed(name, f"{found.names[0]} does not begin with the same values", cause), 0
 
@@ -234,6 +233,8 @@ def rows(pair: Pair) -> Iterator[Result]:
     # what a step does first is what its later parts may follow from
     looked = [(look(pair), when) for look, when in ((weights, 0), (losses, 1), (gradients, 2), (rates, 3))]
     failed_at = [(step, when, result.name) for (result, step), when in looked if result.status is Status.FAILED]
+    if any(_another_part(pair, event) for event in pair.other.of(OwnOrder) if event.known):
+        failed_at.append((-1, -1, "same_samples"))  # the original could not be given what the ranks read
     root = min(failed_at)[2] if failed_at else ""
     unfed = not orders(pair.ranks)
     for result in [*(result for (result, _), _ in looked), parameters(pair), numbers(pair)]:
@@ -268,6 +269,9 @@ def of_one(pair: Pair) -> Result:
             return failed(name, f"the parameters differ after step {number}")
     if len(sums[0]) != len(sums[1]):
         return failed(name, f"{count(len(sums[0]), 'step')}, the original makes {len(sums[1])}")
+    passes = [len(rank.of(Loss)) for rank in (pair.first, pair.other)]
+    if passes[0] != passes[1]:
+        return failed(name, f"{count(passes[0], 'backward pass')}, the original makes {passes[1]}")
     if not any((*sums, pair.first.of(Loss), pair.first.of(Line))):
         return untried(name, "neither a step, nor a loss, nor a line was seen")
     found = compare_lines(pair.other.of(Line), pair.first.of(Line), 0.0)
@@ -277,7 +281,8 @@ def of_one(pair: Pair) -> Result:
         return failed(name, told)
     if found.missing:
         return failed(name, f"it does not print `{found.missing[0].strip()}`")
-    return held(name, f"as one process it repeats the original, bit by bit, over {count(len(sums[0]), 'step')}")
+    told = count(len(sums[0]), "step") if sums[0] else count(passes[0], "backward pass")
+    return held(name, f"as one process it repeats the original, bit by bit, over {told}")
 
 
 def is_sum(pair: Pair) -> bool:

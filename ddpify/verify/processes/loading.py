@@ -28,6 +28,10 @@ def _size(dataset: Any) -> int | None:
         return None
 
 
+class CutShort(StopIteration):
+    """A pass ends here because of --max-batches, not because there is nothing more."""
+
+
 class Pass:
     """One pass over one loader, while it goes on."""
 
@@ -175,7 +179,7 @@ class Loading:
                 before = getattr(iterator, _PASS, None)
                 if self._most is not None and before is not None and before.batches >= self._most:
                     self._end(before, complete=False)
-                    raise StopIteration
+                    raise CutShort
                 try:
                     data = real(iterator)
                 except StopIteration:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import operator
 import weakref
-import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subse
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .loading import CutShort
 from .log import Log, patch
 from .streams import Streams
 
@@ -38,11 +38,11 @@ class _Seeded:
 
     __getitems__ = None  # one by one
 
-    def __init__(self, dataset: Any, seed: Callable[[Hashable], None]) -> None:
+    def __init__(self, dataset: Any, seed: Callable[[Any], None]) -> None:
         self._dataset, self._seed = dataset, seed
 
     def __getitem__(self, index: Any) -> Any:
-        self._seed(_name(index))
+        self._seed(index)
         return self._dataset[index]
 
     def __getattr__(self, name: str) -> Any:
@@ -56,9 +56,18 @@ def _name(index: Any) -> Hashable:
         return repr(index)
 
 
-def subset(dataset: Any) -> int | None:
-    """A number for the choice that a Subset makes."""
-    return zlib.crc32(repr([int(i) for i in dataset.indices]).encode()) if isinstance(dataset, Subset) else None
+def bottom(dataset: Any) -> tuple[Any, list[int] | None]:
+    """The dataset below all Subsets, and what each sample is called there.
+
+    `DataLoader(data, sampler=SubsetRandomSampler(chosen))` becomes `Subset(data, chosen)` with a DistributedSampler:
+    only the numbers at the bottom mean the same samples in both.
+    """
+    names: list[int] | None = None
+    while isinstance(dataset, Subset):
+        own = [int(i) for i in dataset.indices]
+        names = own if names is None else [own[i] for i in names]
+        dataset = dataset.dataset
+    return dataset, names
 
 
 class State:
@@ -66,7 +75,8 @@ class State:
 
     def __init__(self, loader: Any, made: int, number: int, given: Mapping[str, Any] | None) -> None:
         self.made, self.number, self.given = made, number, given
-        self.size, self.sampler = _length(loader.dataset), type(loader.sampler).__name__
+        base, self.names = bottom(loader.dataset)
+        self.size, self.sampler = _length(base), type(loader.sampler).__name__
         self.facts = {
             "loader": made,
             "number": number,
@@ -75,12 +85,29 @@ class State:
             "batch_size": loader.batch_size,
             "collated": loader._auto_collation and not isinstance(loader.dataset, torch.utils.data.IterableDataset),
             "sampler": self.sampler,
-            "subset": subset(loader.dataset),
         }
         self.batches: list[list[Hashable]] = []
+        self._drawn: list[int] = []
         self.delivered = 0
         self.iterator: weakref.ref[Any] | None = None
         self.active = self.training = self.over = False
+
+    def name(self, index: Any) -> Hashable:
+        """What a sample is called in the dataset at the bottom."""
+        name = _name(index)
+        return self.names[name] if self.names is not None and isinstance(name, int) else name
+
+    def draw(self, batch: Any) -> None:
+        """A batch is about to be read."""
+        listed = batch if isinstance(batch, (list, tuple)) else [batch]
+        self.batches.append([self.name(index) for index in listed])
+        self._drawn += [name for index in listed if isinstance(name := _name(index), int)]
+
+    @property
+    def ascending(self) -> bool:
+        """In the order of the loader's own dataset, but for the padding at the end."""
+        before = self._drawn[:-1]
+        return before == sorted(before)
 
     @property
     def blocks(self) -> list[int]:
@@ -115,7 +142,7 @@ class Orders:
 
     def _planned(self, made: int, dataset: Any) -> Mapping[str, Any] | None:
         entry = self._plan.get(str(made))
-        return entry if entry is not None and entry["size"] == _length(dataset) else None
+        return entry if entry is not None and entry["size"] == _length(bottom(dataset)[0]) else None
 
     def _make(self, real: Any) -> Any:
         signature = inspect.signature(real)
@@ -153,13 +180,24 @@ class Orders:
             state = State(loader, made, number, given)
             if given is not None:
                 self._note_own(loader, state, given["batches"])
-                iterator._sampler_iter = iter(given["batches"])
+                iterator._sampler_iter = iter(self._indices(state, given["batches"]) or iterator._sampler_iter)
             state.iterator = weakref.ref(iterator, lambda _: self._end(state, complete=False))
             setattr(iterator, _STATE, state)
             self._open.append(state)
             self._latest = state
 
         return __init__
+
+    @staticmethod
+    def _indices(state: State, batches: Iterable[Iterable[Any]]) -> list[list[Any]]:
+        """The batches in the numbers of this loader's dataset; none where it has not all of these samples."""
+        if state.names is None:
+            return [list(batch) for batch in batches]
+        places = {name: place for place, name in enumerate(state.names)}
+        if not all(name in places for batch in batches for name in batch):
+            state.given = None
+            return []
+        return [[places[name] for name in batch] for batch in batches]
 
     def _note_own(self, loader: Any, state: State, batches: Iterable[Iterable[Any]]) -> None:
         """How the samples of the ranks compare with those that this loader would have drawn."""
@@ -169,7 +207,8 @@ class Orders:
         drawn = Counter(index for batch in batches for index in batch)
         own: Counter[Any] = Counter()
         if known and not again:
-            own = Counter(sampler.indices if isinstance(sampler, SubsetRandomSampler) else range(len(loader.dataset)))
+            all_of_it = sampler.indices if isinstance(sampler, SubsetRandomSampler) else range(len(loader.dataset))
+            own = Counter(state.name(index) for index in all_of_it)
         self._log.note(
             "own_order",
             loader=state.made,
@@ -178,7 +217,6 @@ class Orders:
             shuffle=isinstance(sampler, (RandomSampler, SubsetRandomSampler)),
             drop_last=bool(loader.drop_last),
             known=bool(own),
-            subset=subset(loader.dataset),
             batch_size=self._own_sizes.get(state.made),
             size=sum(own.values()),
             missing=sum((own - drawn).values()) if own else 0,
@@ -190,16 +228,15 @@ class Orders:
             state = self._latest
             assert state is not None
             seed = self._streams.seed
-            made, number = state.made, state.number
-            real(fetcher, _Seeded(dataset, lambda index: seed("sample", made, number, index)), *args, **kwargs)
+            place = ("sample", state.made, state.number)
+            real(fetcher, _Seeded(dataset, lambda index: seed(*place, state.name(index))), *args, **kwargs)
 
         return __init__
 
     def _next_index(self, real: Any) -> Any:
         def _next_index(iterator: Any) -> Any:
             batch = real(iterator)
-            listed = batch if isinstance(batch, (list, tuple)) else [batch]
-            getattr(iterator, _STATE).batches.append([_name(index) for index in listed])
+            getattr(iterator, _STATE).draw(batch)
             return batch
 
         return _next_index
@@ -209,8 +246,8 @@ class Orders:
             state: State = getattr(iterator, _STATE)
             try:
                 data = real(iterator)
-            except StopIteration:
-                self._end(state, complete=True)
+            except StopIteration as end:
+                self._end(state, complete=not isinstance(end, CutShort), left=False)
                 raise
             state.delivered += 1
             state.active = torch.is_grad_enabled()
@@ -230,13 +267,15 @@ class Orders:
             if state.active:
                 state.training, state.active = True, False
 
-    def _end(self, state: State, complete: bool) -> None:
+    def _end(self, state: State, complete: bool, left: bool = True) -> None:
+        """A pass is over; `left`: by a break, and not where its loader ended it."""
         if state.over:
             return
         state.over = True
         self._open.remove(state)
-        self._log.note("order", **state.facts, training=state.training, complete=complete, batches=state.batches)
-        if complete:
+        told = {"training": state.training, "complete": complete, "ascending": state.ascending}
+        self._log.note("order", **state.facts, **told, batches=state.batches)
+        if not left:
             self.place = "trained" if state.training else "evaluated"
             self._streams.leave(state.made, state.number)
 

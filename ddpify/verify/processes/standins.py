@@ -6,32 +6,23 @@ on all ranks and draws nothing from the script's random generators.
 
 from __future__ import annotations
 
-import functools
+import builtins
 import importlib.abc
 import importlib.util
-import inspect
+import io
 import os
 import sys
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .log import Log, patch
+from .log import Log, is_user_file, patch
+from .tables import csv_text, rows, table, texts
+from .vision import image, watch_datasets, watch_weights
 
-TRAINING, OTHER = 96, 40  # samples
-_COLUMNS = 8  # of a table that nobody describes
-_IMAGES = {"MNIST": 28, "FashionMNIST": 28, "KMNIST": 28, "EMNIST": 28, "QMNIST": 28, "USPS": 16}
-_COLOURS = {"CIFAR10": (32, 10), "CIFAR100": (32, 100), "SVHN": (32, 10), "STL10": (96, 10)}
-_FOLDERS = ("DatasetFolder", "ImageNet")
-
-
-def _numbers(name: str) -> Any:
-    """A generator of its own, the same on every rank."""
-    import numpy
-
-    return numpy.random.RandomState(zlib.crc32(name.encode()))
+_LISTED = 24  # files of a folder that is not there
+_TEXT_TABLES = (".csv", ".tsv")
 
 
 class Standins:
@@ -39,84 +30,96 @@ class Standins:
 
     def __init__(self, log: Log) -> None:
         self._log = log
+        self._told: set[tuple[str, str | None]] = set()
 
     def told(self, what: str) -> None:
         """Note that something was made up."""
         self._log.note("standin", what=what, at=self._log.where())
 
+    def _told_once(self, what: str) -> None:
+        """Note it the first time that a line asks for it."""
+        seen = (what, self._log.where())
+        if seen not in self._told:
+            self._told.add(seen)
+            self.told(what)
+
     def watch(self) -> None:
         """Patch each library when the script imports it."""
         os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
-        hooks = {"torchvision.datasets": self._torchvision, "pandas": self._pandas, "datasets": self._hub}
-        sys.meta_path.insert(0, _AfterImport({**hooks, "numpy": self._numpy}))
-        for name in ("numpy", "pandas"):
-            if name in sys.modules:
-                ({**hooks, "numpy": self._numpy}[name])(sys.modules[name])
+        hooks: dict[str, Callable[[ModuleType], None]] = {
+            "torchvision.datasets": lambda module: watch_datasets(module, self.told),
+            "torchvision.io": self._read_image,
+            "pandas": self._pandas,
+            "numpy": self._numpy,
+            "datasets": self._hub,
+            "PIL.Image": lambda module: patch(module, "open", self._image(lambda seen: image(seen))),
+            "cv2": lambda module: patch(module, "imread", self._image(_pixels)),
+        }
+        for name in [name for name in hooks if name in sys.modules]:  # torch itself imports numpy
+            hooks.pop(name)(sys.modules[name])
+        sys.meta_path.insert(0, _AfterImport(hooks))
+        watch_weights(self.told)
+        patch(builtins, "open", self._open)
+        patch(os, "listdir", self._listdir)
 
-    # -- torchvision ---------------------------------------------------------------------------------------
+    # -- files -----------------------------------------------------------------------------------------------
 
-    def _torchvision(self, module: ModuleType) -> None:
-        for name in (*_IMAGES, *_COLOURS, *_FOLDERS):
-            cls = getattr(module, name, None)
-            if cls is not None and "__init__" in vars(cls):
-                patch(cls, "__init__", functools.partial(self._dataset, name))
-
-    def _dataset(self, name: str, real: Any) -> Any:
-        signature = inspect.signature(real)
-
-        def __init__(dataset: Any, *args: Any, **kwargs: Any) -> None:
-            given = signature.bind(dataset, *args, **kwargs)
-            if "download" in signature.parameters:
-                given.arguments["download"] = False
+    def _open(self, real: Any) -> Any:
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             try:
-                real(*given.args, **given.kwargs)
-            except Exception:  # what each says of missing data
-                given.apply_defaults()
-                self._fill(dataset, name, given.arguments)
-                self.told(type(dataset).__name__)
+                return real(file, mode, *args, **kwargs)
+            except FileNotFoundError:
+                asked_by_script = is_user_file(sys._getframe(1).f_code.co_filename)
+                if not (asked_by_script and str(file).endswith(_TEXT_TABLES) and mode in ("r", "rt")):
+                    raise
+                self.told(str(file))
+                return io.StringIO(csv_text(str(file)))
 
-        return __init__
+        return opened
 
-    def _fill(self, dataset: Any, name: str, given: dict[str, Any]) -> None:
-        base: Any = next(cls for cls in type(dataset).__mro__ if cls.__name__ == "VisionDataset")
-        transforms = {key: given.get(key) for key in ("transform", "target_transform")}
-        base.__init__(dataset, str(given.get("root", "data")), **transforms)
-        split = given.get("split", given.get("what"))
-        train = bool(given.get("train", split in (None, "train", "extra", "train+unlabeled", "letters", "balanced")))
-        size = TRAINING if train else OTHER
-        dataset.train = train
-        if name in _FOLDERS:
-            self._folder(dataset, size, f"{dataset.root}{split or ''}")
-            return
-        numbers = _numbers(f"{name}{size}")
-        pixels, classes = _COLOURS.get(name, (_IMAGES.get(name, 28), 10))
-        colours = (3,) if name in _COLOURS else ()
-        shape = (size, pixels, pixels, *colours) if name.startswith("CIFAR") else (size, *colours, pixels, pixels)
-        data, labels = numbers.randint(0, 256, shape).astype("uint8"), numbers.randint(0, classes, size)
-        dataset.data = _tensor(data) if name.endswith("MNIST") else data
-        dataset.targets = _tensor(labels) if name.endswith("MNIST") else labels.tolist()
-        dataset.labels = labels
-        if name.startswith("CIFAR"):
-            dataset.classes = [f"class {i}" for i in range(classes)]
-            dataset.class_to_idx = {label: i for i, label in enumerate(dataset.classes)}
+    def _listdir(self, real: Any) -> Any:
+        def listdir(path: Any = ".") -> Any:
+            try:
+                return real(path)
+            except FileNotFoundError:
+                if not is_user_file(sys._getframe(1).f_code.co_filename):
+                    raise
+                self._told_once(f"the files of {os.path.dirname(str(path)) or path}")
+                return [f"{i}.png" for i in range(_LISTED)]
 
-    def _folder(self, dataset: Any, size: int, seed: str) -> None:
-        dataset.classes = ["class 0", "class 1"]
-        dataset.class_to_idx = {label: i for i, label in enumerate(dataset.classes)}
-        dataset.samples = [(f"{dataset.root}/class {i % 2}/{i}.png", i % 2) for i in range(size)]
-        dataset.targets = [label for _, label in dataset.samples]
-        dataset.imgs, dataset.extensions = dataset.samples, (".png",)
-        dataset.loader = lambda path: _image(f"{seed}{path}")
+        return listdir
+
+    def _image(self, make: Callable[[str], Any]) -> Callable[[Any], Any]:
+        def patched(real: Any) -> Any:
+            def opened(file: Any, *args: Any, **kwargs: Any) -> Any:
+                if not isinstance(file, (str, os.PathLike)) or os.path.exists(file):
+                    return real(file, *args, **kwargs)
+                self._told_once(f"the images of {os.path.dirname(os.fspath(file)) or 'this folder'}")
+                return make(os.fspath(file))
+
+            return opened
+
+        return patched
+
+    def _read_image(self, module: ModuleType) -> None:
+        def tensor(path: str) -> Any:
+            import torch
+
+            return torch.as_tensor(_pixels(path)).permute(2, 0, 1)
+
+        for name in ("read_image", "decode_image"):
+            if hasattr(module, name):
+                patch(module, name, self._image(tensor))
 
     # -- tables ----------------------------------------------------------------------------------------------
 
     def _pandas(self, module: ModuleType) -> None:
         for name in ("read_csv", "read_table", "read_parquet", "read_excel", "read_json"):
-            patch(module, name, self._reader(_table(module)))
+            patch(module, name, self._reader(table(module)))
 
     def _numpy(self, module: ModuleType) -> None:
         for name in ("loadtxt", "genfromtxt"):
-            patch(module, name, self._reader(lambda path: _rows(str(path))))
+            patch(module, name, self._reader(lambda path: rows(str(path))))
 
     def _reader(self, make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def patched(real: Any) -> Any:
@@ -141,69 +144,19 @@ class Standins:
                     return real(path, *args, **kwargs)
                 except Exception:  # not in the cache, and nobody to ask
                     self.told(f"load_dataset({path!r})")
-                    return _texts(module, kwargs.get("split"))
+                    config = args[0] if args else kwargs.get("name")
+                    return texts(module, path, config, kwargs.get("split"))
 
             return load_dataset
 
-        patch(module, "load_dataset", patched)
+        if hasattr(module, "load_dataset"):  # `datasets` may be a module of the script's own
+            patch(module, "load_dataset", patched)
 
 
-def _tensor(array: Any) -> Any:
-    import torch
+def _pixels(path: str) -> Any:
+    import numpy
 
-    return torch.as_tensor(array)
-
-
-def _image(seed: str) -> Any:
-    image = importlib.import_module("PIL.Image")
-    return image.fromarray(_numbers(seed).randint(0, 256, (64, 64, 3)).astype("uint8"))
-
-
-def _rows(seed: str) -> Any:
-    """Eight columns of numbers, and one of labels."""
-    numbers = _numbers(seed)
-    rows = numbers.standard_normal((TRAINING, _COLUMNS + 1))
-    rows[:, -1] = numbers.randint(0, 2, TRAINING)
-    return rows
-
-
-def _table(pandas: Any) -> Callable[[Any], Any]:
-    class Table(pandas.DataFrame):  # type: ignore[misc]  # pandas is not at hand for mypy
-        """A table that has every column that it is asked for."""
-
-        @property
-        def _constructor(self) -> Any:
-            return pandas.DataFrame
-
-        def _have(self, names: Sequence[Any]) -> None:
-            for name in names:
-                if isinstance(name, str) and name not in self.columns:
-                    self[name] = _numbers(name).randint(0, 2, len(self))
-
-        def __getitem__(self, key: Any) -> Any:
-            self._have([key] if isinstance(key, str) else key if isinstance(key, list) else [])
-            return super().__getitem__(key)
-
-        def drop(self, labels: Any = None, **kwargs: Any) -> Any:
-            named = kwargs.get("columns", labels if kwargs.get("axis") in (1, "columns") else None)
-            self._have([named] if isinstance(named, str) else list(named or ()))
-            return super().drop(labels, **kwargs)
-
-    return lambda path: Table(_rows(str(path)), columns=[*(f"x{i}" for i in range(_COLUMNS)), "label"])
-
-
-def _texts(module: Any, split: Any) -> Any:
-    def part(size: int) -> Any:
-        numbers = _numbers(str(size))
-        words = ["the", "a", "small", "large", "red", "blue", "cat", "dog", "house", "runs", "sees", "is"]
-        lines = [" ".join(numbers.choice(words, 12)) for _ in range(size)]
-        labels = numbers.randint(0, 2, size).tolist()
-        columns = dict.fromkeys(("text", "sentence", "sentence1", "sentence2"), lines)
-        return module.Dataset.from_dict({**columns, "label": labels})
-
-    if isinstance(split, str):
-        return part(TRAINING if split.startswith("train") else OTHER)
-    return module.DatasetDict({"train": part(TRAINING), "validation": part(OTHER), "test": part(OTHER)})
+    return numpy.asarray(image(path)).copy()
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
