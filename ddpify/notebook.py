@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from ddpify.source import Source
 
 #: Cells in another language, or whose body is no Python of the notebook's own.
 _FOREIGN = re.compile(r"\s*%%(bash|sh|script|html|javascript|js|latex|markdown|svg|writefile|cmd|perl|ruby|R)\b")
-_MAGIC = re.compile(r"^(\s*)(%|!|\?)|^\s*[\w.]+\?{1,2}\s*$")
+#: `%matplotlib inline`, `!ls`, `?net`, `net??`, `files = !ls`
+_MAGIC = re.compile(r"^(\s*)(%|!|\?)|^\s*[\w.]+\?{1,2}\s*$|^\s*[\w., ]+=\s*(!|%)")
 
 
 def read_notebook(path: Path) -> Source:
@@ -51,13 +53,30 @@ def _code(text: str) -> str:
     if _FOREIGN.match(text):
         return _comment(text)
     lines: list[str] = []
-    continued = False
+    statement: list[str] = []  # the lines of a statement that goes on
+    continued = False  # a magic that goes on
     for line in text.split("\n"):
-        magic = _MAGIC.match(line) and not continued
-        commented = magic or (continued and lines[-1].lstrip().startswith("# "))
-        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) if commented else line)
-        continued = bool(magic) and line.rstrip().endswith("\\")
+        magic = continued or (not statement and _MAGIC.match(line) is not None)
+        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) if magic else line)
+        continued = magic and line.rstrip().endswith("\\")
+        if not magic:
+            statement = [*statement, line] if _is_open([*statement, line]) else []
     return _filled("\n".join(lines))
+
+
+def _is_open(lines: list[str]) -> bool:
+    """Whether a bracket, a string or a backslash goes on: a line that begins with `%` is no magic there."""
+    if lines[-1].endswith("\\"):
+        return True
+    try:
+        for token in tokenize.generate_tokens(iter([f"{line.lstrip()}\n" for line in lines]).__next__):
+            if token.type == tokenize.ERRORTOKEN:
+                return False
+    except tokenize.TokenError as error:
+        return "multi-line" in str(error) or "triple-quoted" in str(error)
+    except (SyntaxError, StopIteration):
+        return False
+    return False
 
 
 def _filled(text: str) -> str:

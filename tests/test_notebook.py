@@ -1,0 +1,89 @@
+"""A notebook -> the script that its cells make, and what its conversion is."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+from click.testing import CliRunner
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from ddpify.cli import cli
+from ddpify.notebook import read_notebook
+
+
+def script(folder: Path, *cells: str) -> str:
+    """The script of a notebook with these cells; those that begin with `#:` are text."""
+    made = [new_markdown_cell(c[2:]) if c.startswith("#:") else new_code_cell(c) for c in cells]
+    nbformat.write(new_notebook(cells=made), folder / "train.ipynb")
+    return read_notebook(folder / "train.ipynb").text
+
+
+@pytest.mark.parametrize(
+    ("cell", "code"),
+    [
+        ("%matplotlib inline\nx = 1", "# %matplotlib inline\nx = 1"),
+        ("%%time\nx = 1", "# %%time\nx = 1"),
+        ("!pip install \\\n  torch\nx = 1", "# !pip install \\\n  # torch\nx = 1"),
+        ("files = !ls data\nx = 1", "# files = !ls data\nx = 1"),
+        ("net??", "# net??"),
+        ("if True:\n    %time x = 1", "if True:\n    pass\n    # %time x = 1"),
+        ("%%bash\nls | wc", "# %%bash\n# ls | wc"),
+    ],
+)
+def test_a_magic_becomes_a_comment(cell: str, code: str, tmp_path: Path) -> None:
+    text = script(tmp_path, cell)
+    assert text == f"# In[1]:\n\n\n{code}\n"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "print('Epoch: %d | Loss: %.2f'\n      %(epoch + 1,\n        loss))",
+        "left = 7 \\\n    % 3",
+        'text = """\n%s and\n!not a command\n"""',
+        "x = [\n    5\n    % 3, 'it']\ny = x",
+        "def f(x):\n    return (x\n            % 2)\n\ny = f(3)",
+        "# it's a comment (\nx = 1",
+    ],
+)
+def test_a_line_that_goes_on_is_no_magic(cell: str, tmp_path: Path) -> None:
+    text = script(tmp_path, cell)
+    assert text == f"# In[1]:\n\n\n{cell}\n"
+    ast.parse(text)
+
+
+def test_text_and_code_keep_their_order(tmp_path: Path) -> None:
+    text = script(tmp_path, "#:# A net\nof one layer", "x = 1", "#:more", "y = 2")
+    assert [line for line in text.splitlines() if line] == [
+        "# # A net",
+        "# of one layer",
+        "# In[1]:",
+        "x = 1",
+        "# more",
+        "# In[2]:",
+        "y = 2",
+    ]
+
+
+def test_a_notebook_converts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    script(
+        tmp_path,
+        "%load_ext autoreload\nimport torch\nfrom torch import nn\n"
+        "from torch.utils.data import DataLoader, TensorDataset",
+        "net = nn.Linear(4, 1)\nloader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)",
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for epoch in range(2):\n    for (x,) in loader:\n        loss = net(x).mean()\n        loss.backward()\n"
+        "        optimizer.step()\n    print('epoch %d, loss %.2f'\n          % (epoch, loss.item()))",
+    )
+    result = CliRunner().invoke(cli, ["train.ipynb", "-o", "train_ddp.py"])
+    assert result.exit_code == 0, result.stderr
+    text = Path("train_ddp.py").read_text()
+    assert "# %load_ext autoreload" in text
+    assert (
+        "    if is_main_process():\n        print('epoch %d, loss %.2f'\n              % (epoch, loss.item()))" in text
+    )
+    ast.parse(text)
