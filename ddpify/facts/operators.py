@@ -63,7 +63,7 @@ class Operators(State):
             folded = fold(operator, left[0], right[0])
             if folded is not None:
                 return (Const(folded),)
-        a, b = data_of(one), data_of(two)
+        a, b = (data_of(v if operator not in ("Add", "Subtract") else without_start(v)) for v in (one, two))
         known: frozenset[Origin] = origins(one) | origins(two)
         if a is None or b is None:
             other = a or b
@@ -172,6 +172,11 @@ def fold(operator: str, a: object, b: object) -> object | None:
     except (ZeroDivisionError, OverflowError):
         return None
     return None
+
+
+def without_start(value: Value) -> Value:
+    """`seen` of `seen += len(x)`, which may also be the 0 that it starts from: a size."""
+    return tuple(o for o in value if not (isinstance(o, Const) and o.value == 0)) or value
 
 
 def combined(operator: str, a: str, b: str) -> str:

@@ -15,7 +15,7 @@ from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.locality import locality
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.unloaded import of_unloaded
-from ddpify.facts.values import Const, Ext, FromBatch, Loader, Value
+from ddpify.facts.values import Const, Data, Ext, FromBatch, Loader, Value
 from ddpify.source import Source, walk
 
 _MAKES_EMPTY = re.compile(r"builtins\.(list|dict)|collections\.\w+")
@@ -51,11 +51,13 @@ class Origins:
 
     def goes_apart(self, spot: Spot) -> bool:
         """Whether one rank alone may come to a statement: under a test of its own batch, of time or of chance."""
-        mine = [e for e in self.facts.flow.log.events if spot.node in (e.node, e.stmt)]
+        mine = [e for e in self.facts.flow.log.events if spot.node in (e.node, e.stmt) or spot.node in e.under]
         ways = [(e.frame, e.stmt) for e in mine]
         ways += [(entry.frame, entry.stmt) for e in mine for chain in e.frame.chains() for entry in chain]
         return not mine or any(
-            isinstance(above, (cst.If, cst.While)) and locality(self.facts).is_local(above.test, frame)
+            isinstance(above, (cst.If, cst.While))
+            and above is not spot.node
+            and locality(self.facts).is_local(above.test, frame)
             for frame, stmt in ways
             for above in frame.source.ancestors(stmt)
         )
@@ -74,7 +76,10 @@ class Origins:
 
     def is_read(self, value: Value) -> bool:
         """Whether a value comes of such an evaluation over a DataLoader."""
-        return not all(isinstance(o, Const) for o in value) and any(
+        held = [o for o in value if not isinstance(o, Const)]
+        if all(isinstance(o, Data) and o.agg in ("size", "const") for o in held):
+            return False  # how many samples there were is the same number on all ranks
+        return any(
             isinstance(o, FromBatch) and isinstance(o.loader, Loader) and id(o.loader) in self.replicated
             for o in origins(value)
         )
@@ -95,9 +100,11 @@ class Origins:
             e for e in frame.events if e.kind == "loop" and any(id(o) in self.replicated for o in loaders_in(e.value))
         ]
         inside = {n for e in loops for n in walk(e.node)}
-        return any(
-            self.depends(self.facts.flow.values.get(n, ())) and n not in inside for node in nodes for n in walk(node)
-        )
+        parents = frame.source.parents
+        kinds = (cst.Name, cst.Attribute, cst.Subscript, cst.Call)
+        read = [n for node in nodes for n in walk(node) if isinstance(n, kinds)]
+        read = [n for n in read if not isinstance(parents.get(n), cst.Attribute)]  # self of self.best says nothing
+        return any(self.depends(self.facts.flow.values.get(n, ())) and n not in inside for n in read)
 
     def of(self, node: cst.CSTNode, frame: Frame, depth: int) -> list[Spot]:
         """The spots that a name or attribute has its number from: copies, parameters and arithmetic followed up."""
@@ -199,6 +206,11 @@ class Origins:
         binds = [b for b in binds if self.depends(b.value)]
         outside = [b for b in binds if not self.in_evaluation(b)]
         return outside[-1] if outside else None
+
+
+def agreed(facts: Facts) -> set[int]:
+    """The expressions of which all ranks get rank 0's answer."""
+    return facts.cached("agreed", lambda _: set[int]())
 
 
 def parts(node: cst.CSTNode) -> list[cst.CSTNode]:

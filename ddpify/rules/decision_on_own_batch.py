@@ -18,6 +18,7 @@ from ddpify.facts.signals import comes_by_signal
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._evaluated import agreed
 from ddpify.rules._own_decisions import decides, keeps
 from ddpify.source import Source, walk
 
@@ -323,7 +324,7 @@ class DecisionOnOwnBatch(Rule):
         return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)
 
     def shared(self, facts: Facts, source: Source, node: cst.BaseExpression, reason: str) -> Iterator[Finding]:
-        if not facts.editable(source):
+        if not facts.editable(source) or id(node) in agreed(facts):
             return
         code = source.code(node).split("\n")[0]
         edit: Edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", ")")

@@ -15,7 +15,7 @@ from ddpify.facts.unloaded import decides_training
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
-from ddpify.rules._evaluated import Origins, Spot
+from ddpify.rules._evaluated import Origins, Spot, agreed
 from ddpify.rules._guards import guards
 from ddpify.source import Source, walk
 
@@ -109,7 +109,7 @@ class RankLocalDecision(Rule):
             unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
             if (unknown or not all(facts.editable(s.source) for s in spots)) and (id(node), "") not in done:
                 done.add((id(node), ""))
-                yield self.open(frame, deciding[0])
+                yield self.whole(facts, origin, frame, node, deciding[0])
             for spot in spots:
                 key = (id(spot.node), spot.name)
                 if key not in done and facts.editable(spot.source):
@@ -119,6 +119,15 @@ class RankLocalDecision(Rule):
                         continue  # rank 0 alone comes by
                     apart = origin.trains(spot.node) and origin.goes_apart(spot)
                     yield self.open(frame, deciding[0]) if apart else self.broadcast(facts, spot)
+
+    def whole(self, facts: Facts, origin: Origins, frame: Frame, node: cst.CSTNode, deciding: cst.CSTNode) -> Finding:
+        """Rank 0's answer, where the numbers that it goes by were not found one by one."""
+        above = (node, *frame.source.ancestors(node))
+        alone = any(id(a) in guards(facts).done for a in above)
+        if alone or not facts.editable(frame.source) or origin.goes_apart(Spot(node, frame.source, "", False)):
+            return self.open(frame, deciding)
+        agreed(facts).add(id(deciding))
+        return self.broadcast(facts, Spot(deciding, frame.source, "", False))
 
     def open(self, frame: Frame, node: cst.CSTNode) -> Finding:
         code = frame.source.code(node).split("\n")[0]

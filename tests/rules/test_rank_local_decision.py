@@ -234,3 +234,37 @@ def test_a_loop_that_goes_on_while_an_evaluation_is_bad() -> None:
     result = edited(text, "DDP503", "DDP506")
     assert result.has("now = cut(model)\nnow = broadcast_value(now)")
     assert not result.left
+
+
+COUNTED = """
+held_out = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+
+class Share:
+    def __init__(self):
+        self.right, self.seen = 0, 0
+
+    def update(self, out):
+        self.right += int((out > 0).sum())
+        self.seen += len(out)
+
+    @property
+    def value(self):
+        if self.seen != 0:
+            return self.right / self.seen
+        return 0
+
+def share(model):
+    found = Share()
+    with torch.no_grad():
+        for (x,) in held_out:
+            found.update(model(x.to(device)))
+    return found
+"""
+
+
+def test_how_many_samples_there_were_is_alike_on_all_ranks() -> None:
+    inside = "found = share(model)\nif found.value > 0.9:\n    break"
+    result = edited(script(functions=COUNTED, inside=inside), "DDP503", "DDP506")
+    assert result.has("if broadcast_value(found.value > 0.9):\n    break")
+    assert result.text.count("broadcast_value") == 1
+    assert not result.left
