@@ -10,10 +10,13 @@ from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.handmade import Columns, Turns, hand_fed
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import Const, FromBatch, FromForward, Loader, Value
+from ddpify.facts.values import Const, Ext, FromBatch, FromForward, Loader, Value
+from ddpify.source import children
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
+
+_KINDS = {"builtins.isinstance", "builtins.hasattr", "builtins.len", "builtins.type", "builtins.callable"}
 
 
 def unloaded(facts: Facts) -> frozenset[int]:
@@ -49,6 +52,23 @@ def decides_training(facts: Facts, frame: Frame, node: cst.CSTNode, event: Event
     own += [node] if isinstance(node, cst.While) else []
     ways = ([*(lp.node for lp in around), *own] for around in frame.loops_around())
     return any(bool(way) and all(id(loop) in trains for loop in way) for way in ways)
+
+
+def asks_what_it_is(facts: Facts, test: cst.BaseExpression) -> bool:
+    """`isinstance(image, Image)`, `best is None`, `len(found) > 3`: no number of the evaluation decides."""
+    values = facts.flow.values
+    todo: list[cst.CSTNode] = [test]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, cst.Comparison) and isinstance(node.comparisons[0].operator, (cst.Is, cst.IsNot)):
+            continue
+        called = values.get(node.func, ()) if isinstance(node, cst.Call) else ()
+        if any(isinstance(o, Ext) and o.name in _KINDS for o in called):
+            continue
+        if isinstance(node, (cst.Name, cst.Attribute, cst.Call)) and of_unloaded(facts, values.get(node, ())):
+            return False
+        todo.extend(children(node))
+    return True
 
 
 def _loops_that_train(facts: Facts) -> set[int]:

@@ -49,15 +49,22 @@ class Origins:
             self._trains = {id(n) for e in inside for n in (e.node, e.stmt)}
         return id(node) in self._trains
 
+    def ways(self, spot: Spot) -> list[tuple[Frame, cst.CSTNode]]:
+        """The statement itself, and the calls that lead to it."""
+        mine = [e for e in self.facts.flow.log.events if spot.node in (e.node, e.stmt) or spot.node in e.under]
+        called = [(entry.frame, entry.stmt) for e in mine for chain in e.frame.chains() for entry in chain]
+        return [*((e.frame, spot.node) for e in mine), *called]
+
+    def is_alone(self, spot: Spot, guarded: set[int]) -> bool:
+        """Whether rank 0 alone comes to a statement: it, or a call that leads to it, stands under a guard."""
+        ways = [(spot.source, spot.node), *((frame.source, stmt) for frame, stmt in self.ways(spot))]
+        return any(id(n) in guarded for source, stmt in ways for n in (stmt, *source.ancestors(stmt)))
+
     def goes_apart(self, spot: Spot) -> bool:
         """Whether one rank alone may come to a statement: under a test of its own batch, of time or of chance."""
-        mine = [e for e in self.facts.flow.log.events if spot.node in (e.node, e.stmt) or spot.node in e.under]
-        ways = [(e.frame, e.stmt) for e in mine]
-        ways += [(entry.frame, entry.stmt) for e in mine for chain in e.frame.chains() for entry in chain]
-        return not mine or any(
-            isinstance(above, (cst.If, cst.While))
-            and above is not spot.node
-            and locality(self.facts).is_local(above.test, frame)
+        ways = self.ways(spot)
+        return not ways or any(
+            isinstance(above, (cst.If, cst.While)) and locality(self.facts).is_local(above.test, frame)
             for frame, stmt in ways
             for above in frame.source.ancestors(stmt)
         )

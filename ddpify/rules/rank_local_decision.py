@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Frame
 from ddpify.facts.handmade import made_alike
-from ddpify.facts.unloaded import decides_training
+from ddpify.facts.unloaded import asks_what_it_is, decides_training
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
@@ -105,6 +105,8 @@ class RankLocalDecision(Rule):
         for frame, node, deciding in self.decisions(facts, origin):
             if origin.evaluates(frame) or origin.trains_in(frame) or any(id(d) in alike for d in deciding):
                 continue
+            if origin.is_alone(Spot(node, frame.source, "", False), guards(facts).done):
+                continue
             spots = [s for d in deciding for s in origin.within(d, frame)]
             unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
             if (unknown or not all(facts.editable(s.source) for s in spots)) and (id(node), "") not in done:
@@ -114,17 +116,15 @@ class RankLocalDecision(Rule):
                 key = (id(spot.node), spot.name)
                 if key not in done and facts.editable(spot.source):
                     done.add(key)
-                    above = (spot.node, *spot.source.ancestors(spot.node))
-                    if any(id(a) in guards(facts).done for a in above):
-                        continue  # rank 0 alone comes by
+                    if origin.is_alone(spot, guards(facts).done):
+                        continue
                     apart = origin.trains(spot.node) and origin.goes_apart(spot)
                     yield self.open(frame, deciding[0]) if apart else self.broadcast(facts, spot)
 
     def whole(self, facts: Facts, origin: Origins, frame: Frame, node: cst.CSTNode, deciding: cst.CSTNode) -> Finding:
         """Rank 0's answer, where the numbers that it goes by were not found one by one."""
-        above = (node, *frame.source.ancestors(node))
-        alone = any(id(a) in guards(facts).done for a in above)
-        if alone or not facts.editable(frame.source) or origin.goes_apart(Spot(node, frame.source, "", False)):
+        place = Spot(node, frame.source, "", False)
+        if not facts.editable(frame.source) or origin.goes_apart(place):
             return self.open(frame, deciding)
         agreed(facts).add(id(deciding))
         return self.broadcast(facts, Spot(deciding, frame.source, "", False))
@@ -172,7 +172,7 @@ class RankLocalDecision(Rule):
                     read = any(origin.is_read(facts.flow.values.get(n, ())) for n in walk(node.test))
                     if not matters(facts, e.frame.source, node, within):
                         continue
-                    if read or decides_training(facts, e.frame, node, e):
+                    if read or (decides_training(facts, e.frame, node, e) and not asks_what_it_is(facts, node.test)):
                         yield e.frame, node, [node.test]
             if (
                 e.kind == "method"

@@ -186,6 +186,14 @@ def spelled(model):
             found.append(letter)
     return found
 
+def keep(rows):
+    torch.save(scaled(rows), 'rows.pt')
+
+def scaled(rows):
+    if rows.max() > 1:
+        rows = rows / rows.max()
+    return rows
+
 best, bad, lr = None, 0, 0.1
 plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
 """
@@ -220,10 +228,12 @@ def test_what_is_no_loader_decides_by_rank_0s_number(inside: str, line: str) -> 
         "now = cut(model)\nif now < 1:\n    print('fine')",
         "print(spelled(model))",
         "word = spelled(model)\nprint(word)",
+        "now = model(held)\nif now is not None and isinstance(now, torch.Tensor):\n    best = now",
+        "keep(model(held))",
     ],
 )
 def test_what_is_shown_or_spelled_is_not_sent(inside: str) -> None:
-    result = edited(script(before=HELD, inside=inside), "DDP402", "DDP503", "DDP506")
+    result = edited(script(before=HELD, inside=inside), "DDP401", "DDP402", "DDP503", "DDP506")
     assert "broadcast_value" not in result.text
 
 
