@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import join
 from ddpify.facts.frames import Event, Frame, Log, Loop
-from ddpify.facts.values import Class, Func, Module, Obj, Site, Value, Wrapped
+from ddpify.facts.values import Class, Func, Iteration, Module, Obj, Site, Value, Wrapped
 from ddpify.project import Project
 from ddpify.source import Source
 
@@ -40,7 +40,7 @@ class State:
         self.defaults: dict[cst.CSTNode, dict[str, Value]] = {}
         self.star_imports: dict[Source, list[str]] = {}
         self.followed: set[cst.CSTNode] = set()
-        self.sites: dict[tuple[int, int, str], Obj] = {}
+        self.sites: dict[tuple[object, ...], Obj] = {}
         self.stmt: cst.CSTNode = project.entry.module
         self.loops: list[Loop] = []
         self.under: list[cst.CSTNode] = []
@@ -114,9 +114,17 @@ class State:
         return Site(node, frame.source, frame)
 
     def made(self, node: cst.CSTNode, frame: Frame, make: Obj, tag: str = "") -> Value:
-        """The object that an expression makes: the same one each time it runs in the same frame."""
-        key = (id(node), id(frame), tag or type(make).__name__)
+        """The object that an expression makes: the same one each time it runs in the same frame.
+
+        In a loop over literals each turn iterates over something else: `for batch in tqdm(loaders[phase])`.
+        """
+        turn = self.elements(frame) if isinstance(make, Iteration) else ()
+        key = (id(node), id(frame), tag or type(make).__name__, turn)
         return (self.sites.setdefault(key, make),)
+
+    def elements(self, frame: Frame) -> tuple[Value, ...]:
+        """What the loops over literals that run in a frame are at."""
+        return tuple(lp.element for lp in self.loops if lp.element is not None and lp.frame.home is frame.home)
 
     # -- given by the classes that extend this one ------------------------------------------------------------
 

@@ -101,6 +101,29 @@ class MissingSetEpoch(Rule):
                 "    for (x,) in loader:",
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            sets = {"train": TensorDataset(torch.ones(8, 4)), "val": TensorDataset(torch.ones(4, 4))}
+            loaders = {k: DataLoader(sets[k], batch_size=2, shuffle=True) for k in ["train", "val"]}
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(3):
+                for phase in ["train", "val"]:
+                    total = 0.0
+                    for i, (x,) in enumerate(loaders[phase]):
+                        with torch.set_grad_enabled(phase == "train"):
+                            loss = net(x).mean()
+                            if phase == "train":
+                                loss.backward()
+                                optimizer.step()
+                        total += loss.item() * len(x)
+                    print(phase, total / len(sets[phase]))
+            """,
+            gives=("    loaders[\"train\"].sampler.set_epoch(epoch)", "all_reduce_sum(total)\n"),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
