@@ -81,17 +81,33 @@ def _has_default(facts: Facts, seed: Seed) -> bool:
     return False
 
 
+def remade_behind(facts: Facts, event: Event) -> bool:
+    """`for run in range(3):` draws an order, makes a loader of it and trains: no loop over epochs."""
+    around: dict[int, Loop] = {id(lp.node): lp for lp in event.loops}
+    return bool(around) and any(
+        e.seq > event.seq and all(any(lp.node is a.node for lp in e.loops) for a in around.values())
+        for loader in facts.roles.training_loaders
+        for e in facts.flow.log.of("loader")
+        if e.obj is loader
+    )
+
+
 def _found(facts: Facts) -> Iterator[Drawn]:
     drawn: dict[int, list[Event]] = {}
     places: dict[int, tuple[Source, cst.BaseExpression]] = {}
     kept = [(e, node) for e in _draws(facts) if (node := _whole(e)) is not None]
-    made = {id(e.frame): calls for e, _ in kept if _in_loop(e.loops) and (calls := _calls_around(e.frame))}
+    again = {e.seq for e, _ in kept if remade_behind(facts, e)}
+    made = {
+        id(e.frame): calls
+        for e, _ in kept
+        if _in_loop(e.loops) and e.seq not in again and (calls := _calls_around(e.frame))
+    }
     for event, node in kept:
         for home, whole in made.get(id(event.frame), [(event.frame.source, node)]):
             places[id(whole)] = home, whole
             drawn.setdefault(id(whole), []).append(event)
     for key, events in drawn.items():
-        looped = any(_in_loop(e.loops) and id(e.frame) not in made for e in events)
+        looped = any(_in_loop(e.loops) and id(e.frame) not in made and e.seq not in again for e in events)
         yield Drawn(*places[key], tuple(events), looped)
 
 
@@ -123,7 +139,7 @@ def _draws(facts: Facts) -> Iterator[Event]:
         number = _NUMBERS.fullmatch(e.name) is not None
         if e.seq > first or not (number or _DATA.fullmatch(e.name)) or {"generator", "random_state"} & set(e.extra):
             continue
-        if any(id(lp.node) in trains for loops in e.all_loops() for lp in loops):
+        if any(id(lp.node) in trains for loops in e.all_loops() for lp in loops) and not remade_behind(facts, e):
             continue  # drawn anew for each step
         func = e.frame.func
         weights = func is not None and isinstance(func.bound, Module)  # the wrapper gives all ranks rank 0's

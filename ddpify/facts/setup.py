@@ -18,6 +18,7 @@ from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
 from ddpify.facts.several_gpus import several_gpus
+from ddpify.facts.splits import unseeded_orders
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, Value
 from ddpify.source import Source, walk
 
@@ -56,6 +57,7 @@ def find_setup(facts: Facts) -> SetUp | None:
     if facts.converting:
         # made alike on all ranks, by rank 0
         events += [e for d in unseeded_data(facts) if not d.looped for e in d.events]
+        events += unseeded_orders(facts)
     events += [c.event for c in caches(facts) if c.event.seq < facts.flow.main_end] if facts.converting else []
     choosing = {s for c in choices for s in c.stmts}
     bound = [e for e in facts.flow.log.of("bind", "set") if e.seq < facts.flow.main_end]

@@ -122,7 +122,7 @@ class MissingSetEpoch(Rule):
                         total += loss.item() * len(x)
                     print(phase, total / len(sets[phase]))
             """,
-            gives=("    loaders[\"train\"].sampler.set_epoch(epoch)", "all_reduce_sum(total)\n"),
+            gives=('    loaders["train"].sampler.set_epoch(epoch)', "all_reduce_sum(total)\n"),
         ),
     )
 

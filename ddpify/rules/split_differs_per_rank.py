@@ -9,31 +9,19 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, InsertAfter, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.caches import caches
-from ddpify.facts.drawing import Drawn, is_seeded, unseeded_data
+from ddpify.facts.drawing import Drawn, unseeded_data
 from ddpify.facts.placing import steps
+from ddpify.facts.splits import Split, unseeded_orders, unseeded_splits
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import joined_group
-
-_SPLITS = (
-    "torch.utils.data.random_split",
-    "torch.utils.data.dataset.random_split",
-    "sklearn.model_selection.train_test_split",
-)
-_DRAWS = (
-    "numpy.random.shuffle",
-    "numpy.random.permutation",
-    "random.shuffle",
-    "random.sample",
-    "torch.randperm",
-)
 
 
 class SplitDiffersPerRank(Rule):
     """Every rank draws a train/validation split of its own.
 
     ## What it does
-    Finds `random_split`, `train_test_split` and data that are drawn at random (`torch.randn(1000, 8)`) that no seed
-    comes before.
+    Finds `random_split`, `train_test_split`, `KFold(5, shuffle=True)`, `df.sample(frac=0.8)` and their kin, orders
+    (`np.random.permutation(n)`) and data that are drawn at random (`torch.randn(1000, 8)`) that no seed comes before.
 
     ## Why is this bad?
     Rank 0's training set holds samples of rank 1's validation set: validation leaks, and the shards overlap. The
@@ -44,8 +32,9 @@ class SplitDiffersPerRank(Rule):
 
     ## Edit
     `generator=torch.Generator().manual_seed(0)` (or `random_state=0`): the same split on every rank. A script that
-    seeds before it splits is left as it is; a seed under `if args.seed is not None:` may not be set. Drawn data are
-    rank 0's on every rank; where a function draws them piece by piece, what the function gives back is.
+    seeds before it splits is left as it is; in a loop over runs its variable is the seed. A seed under
+    `if args.seed is not None:` may not be set. Drawn data are rank 0's on every rank; where a function draws them piece
+    by piece, what the function gives back is.
     """
 
     code = "DDP305"
@@ -106,31 +95,71 @@ class SplitDiffersPerRank(Rule):
             """,
             gives=("x = broadcast_value(marked(8))", "x[i, np.random.choice(4)] = 1"),
         ),
+        Converts(
+            """
+            import torch
+            from sklearn.model_selection import KFold
+            from torch import nn
+            from torch.utils.data import DataLoader, Subset, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            for train, _ in KFold(n_splits=2, shuffle=True).split(data):
+                loader = DataLoader(Subset(data, train), batch_size=2)
+                net = nn.Linear(4, 1)
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=("KFold(n_splits=2, shuffle=True, random_state=0).split(data)",),
+        ),
+        Converts(
+            """
+            import numpy as np
+            import pandas as pd
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Subset, TensorDataset
+            frame = pd.read_csv("rows.csv").sample(frac=0.8)
+            rng = np.random.default_rng()
+            order = rng.permutation(len(frame))
+            data = TensorDataset(torch.tensor(frame.values[order]))
+            for run in range(3):
+                chosen = torch.randperm(len(data))[:40]
+                train, rest = torch.utils.data.random_split(Subset(data, chosen), [30, 10])
+                loader = DataLoader(train, batch_size=2)
+                net = nn.Linear(4, 1)
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            """,
+            gives=(
+                ".sample(frac=0.8, random_state=0)",
+                "order = broadcast_value(rng.permutation(len(frame)))",
+                "chosen = broadcast_value(torch.randperm(len(data)))[:40]",
+                "[30, 10], generator=torch.Generator().manual_seed(run))",
+            ),
+        ),
     )
 
     def drawn(self, facts: Facts) -> Iterator[Finding]:
         """`np.random.shuffle(indices)` and `torch.randperm(n)` before training: what they draw is rank 0's."""
-        first = min((e.seq for e in facts.roles.backwards), default=0)
-        done: set[int] = set()
-        for e in facts.external(*_DRAWS):
-            kind = e.name.split(".")[0]
-            if (
-                is_seeded(facts, kind, e)
-                or e.seq > first
-                or e.loops
-                or id(e.node) in done
-                or not isinstance(e.node, cst.Call)
-                or not facts.editable(e.frame.source)
-                or "generator" in e.extra
-                or not joined_group(facts, e)
-                or any(isinstance(a, cst.ClassDef) for a in e.frame.source.ancestors(e.node))
-            ):
+        for e in unseeded_orders(facts):
+            if not isinstance(e.node, cst.Call):
                 continue
-            done.add(id(e.node))
             source = e.frame.source
+            if not joined_group(facts, e):
+                yield self.finding(
+                    source,
+                    e.node,
+                    f"`{source.code(e.node).split(chr(10))[0]}` draws another order on every rank, as no seed comes "
+                    "before it, and the process group is not set up yet there",
+                    left="fix the seed at the top of the script (torch.manual_seed, np.random.seed, random.seed)",
+                )
+                continue
             name = facts.names_of(source)["broadcast_value"]
             edit: Edit
-            if e.name.endswith(".shuffle"):
+            if e.name.rpartition(".")[2] == "shuffle":
                 target = e.node.args[0].value if e.node.args else None
                 if not isinstance(e.stmt, cst.Expr) or not isinstance(target, (cst.Name, cst.Attribute)):
                     continue
@@ -195,36 +224,30 @@ class SplitDiffersPerRank(Rule):
         if facts.converting:
             yield from self.drawn(facts)
             yield from self.data(facts)
-        for e in facts.external(*_SPLITS):
-            sklearn = e.name.startswith("sklearn")
-            given = "random_state" if sklearn else "generator"
-            wanted = "numpy" if sklearn else "torch"
-            shuffles = not (
-                sklearn
-                and isinstance(e.node, cst.Call)
-                and any(
-                    a.keyword and a.keyword.value == "shuffle" and e.frame.source.code(a.value) == "False"
-                    for a in e.node.args
+        for split in unseeded_splits(facts):
+            yield from self.split(facts, split)
+
+    def split(self, facts: Facts, split: Split) -> Iterator[Finding]:
+        """`random_state=0`; in a loop over runs each has a split of its own, `random_state=run`."""
+        e, node = split.event, split.node
+        source, name = e.frame.source, e.frame.source.code(node.func)
+        if not facts.editable(source):
+            if facts.converting:
+                yield self.finding(
+                    source,
+                    node,
+                    f"`{name}` draws another split on every rank, in another file",
+                    left=f"give it {split.keyword}=",
                 )
-            )
-            if given in e.extra or not shuffles or is_seeded(facts, wanted, e) or not isinstance(e.node, cst.Call):
-                continue
-            name = e.frame.source.code(e.node.func)
-            if not facts.editable(e.frame.source):
-                if facts.converting:
-                    yield self.finding(
-                        e.frame.source,
-                        e.node,
-                        f"`{name}` draws another split on every rank, in another file",
-                        left=f"give it {given}=",
-                    )
-                continue
-            value = "0" if sklearn else f"{facts.names_of(e.frame.source)['torch']}.Generator().manual_seed(0)"
-            yield self.finding(
-                e.frame.source,
-                e.node,
-                f"`{name}` draws another split on every rank",
-                SetArgument(e.frame.source, e.node, given, value),
-                unsafe=True,
-                reason="no seed comes before it; now every rank has the same split",
-            )
+            return
+        value = split.variable(facts) or "0"
+        if split.keyword == "generator":
+            value = f"{facts.names_of(source)['torch']}.Generator().manual_seed({value})"
+        yield self.finding(
+            source,
+            node,
+            f"`{name}` draws another split on every rank",
+            SetArgument(source, node, split.keyword, value),
+            unsafe=True,
+            reason="no seed comes before it; now every rank has the same split",
+        )
