@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import join
 from ddpify.facts.frames import Event, Frame, Log, Loop
-from ddpify.facts.values import Class, Func, Iteration, Module, Obj, Site, Value, Wrapped
+from ddpify.facts.values import Class, Func, Iteration, Loader, Module, Obj, Site, Value, Wrapped
 from ddpify.project import Project
 from ddpify.source import Source
 
@@ -116,9 +116,10 @@ class State:
     def made(self, node: cst.CSTNode, frame: Frame, make: Obj, tag: str = "") -> Value:
         """The object that an expression makes: the same one each time it runs in the same frame.
 
-        In a loop over literals each turn iterates over something else: `for batch in tqdm(loaders[phase])`.
+        In a loop over literals each turn has its own loader, and iterates over something else:
+        `for batch in tqdm(loaders[phase])`.
         """
-        turn = self.elements(frame) if isinstance(make, Iteration) else ()
+        turn = self.elements(frame) if isinstance(make, (Iteration, Loader)) else ()
         key = (id(node), id(frame), tag or type(make).__name__, turn)
         return (self.sites.setdefault(key, make),)
 
