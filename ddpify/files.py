@@ -7,7 +7,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-_MATTERS = re.compile(rb"istributed|DDP")
+#: as it stands in code: of "evenly distributed" a comment may speak
+_MATTERS = re.compile(
+    rb"Distributed|DDP|[\w.]distributed|distributed(\w|\.\w|\(|\s*[=:)])|,\s*distributed|distributed\s+(as|import|and|or)\b"
+    rb"|\b(import|from|if|elif|not|and|or)\s+distributed\b"
+)
+_TELLS = (b"local_rank", b"LOCAL_RANK", b"world_size", b"WORLD_SIZE", b"get_rank", b'"nccl"', b"'nccl'")
+#: of the comments and words of a script, but for those of a licence
+_SAYS = re.compile(rb"[Dd]istributed(?! (under the Lic|on an \"AS))")
 _TORCH = re.compile(rb"torch|apex")
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
@@ -22,20 +29,22 @@ def python_files(
     """
     seen = {} if seen is None else seen
     for path in paths:
-        for found in _below(path, skips) if path.is_dir() else [path]:
-            key = os.path.realpath(found)
+        every = _below(path, skips) if path.is_dir() else [(path, os.path.realpath(path))]
+        for found, key in every:
             if key not in seen:
                 seen[key] = found
                 yield found
 
 
-def _below(folder: Path, skips: Callable[[Path, bool], bool] | None) -> Iterator[Path]:
+def _below(folder: Path, skips: Callable[[Path, bool], bool] | None) -> Iterator[tuple[Path, str]]:
+    """The files below a folder, each with its real path."""
     for top, folders, files in os.walk(folder):
-        here = Path(top)
+        here, real = Path(top), os.path.realpath(top)
         folders[:] = sorted(f for f in folders if not (_is_skipped(here, f) or (skips and skips(here / f, True))))
         for name in sorted(files):
             if name.endswith(".py") and not name.startswith(".") and not (skips and skips(here / name, False)):
-                yield here / name
+                full = os.path.join(real, name)
+                yield here / name, os.path.realpath(full) if os.path.islink(full) else full
 
 
 def _is_skipped(top: Path, name: str) -> bool:
@@ -44,4 +53,11 @@ def _is_skipped(top: Path, name: str) -> bool:
 
 def may_matter(data: bytes) -> bool:
     """Whether a file may join a process group or wrap a model by itself: a search for bytes, nothing is parsed."""
-    return _MATTERS.search(data) is not None and _TORCH.search(data) is not None
+    if _TORCH.search(data) is None:
+        return False
+    if (b"istributed" in data or b"DDP" in data) and _MATTERS.search(data) is not None:
+        return True
+    # a script whose modules do it all: its comments and its arguments tell
+    if b"__main__" not in data:
+        return False
+    return any(word in data for word in _TELLS) or (b"istributed" in data and _SAYS.search(data) is not None)

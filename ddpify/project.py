@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -33,6 +34,7 @@ class Project:
         self.package = package_of(entry.path, entry.text)
         first = _above(entry.path, self.package.name) if self.package else entry.path.parent
         self.roots = (first, *search_path(entry.path, entry.text))
+        self.own = {self.package.name.split(".")[0] if self.package else entry.path.stem}
 
     def find(self, name: str, level: int = 0, importer: Source | None = None) -> Source | None:
         """The project's file for a module name (`a.b`, with `level` dots before it), None where it is not local."""
@@ -43,6 +45,8 @@ class Project:
                 base = base.parent if base.name else base.absolute().parent
             return self._at(base, parts)
         for root in self.roots:
+            if parts[0] not in self.own and _is_installed(root):
+                continue  # what lies beside an installed package is another project
             found = self._at(root, parts)
             if found is not None:
                 return found
@@ -84,6 +88,16 @@ def is_generated(source: Source) -> bool:
         return True
     head = itertools.takewhile(lambda line: line.startswith("#") or not line.strip(), source.text[:4000].splitlines())
     return any(_GENERATED.search(line) for line in head)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_installed(folder: Path) -> bool:
+    """Whether installers put packages into a folder: `site-packages`, that of `pip install --target`."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name.endswith(".dist-info") for entry in entries)
+    except OSError:
+        return False
 
 
 def _above(path: Path, package: str) -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -388,6 +390,22 @@ def test_json(here: Path) -> None:
         "safe",
     )
     assert [e["file"] for e in data["errors"]] == ["broken.py"]
+
+
+def test_json_is_as_its_schema_says(here: Path) -> None:
+    """Keys may be added; each one that there is stands in the schema, which is what others build on."""
+    jsonschema = importlib.import_module("jsonschema")
+    schema = json.loads(files("ddpify.docs").joinpath("lint.schema.json").read_text(encoding="utf-8"))
+    check = jsonschema.Draft202012Validator(schema)
+    check.check_schema(schema)
+    Path("comment.py").write_text(f"{HEAD}os.mkdir('out')\nx = 1  # ddpify: ignore\n{TAIL}")
+    data = report("json")
+    assert [e.message for e in check.iter_errors(data)] == []
+    assert {p["rule"] for p in data["problems"]} >= {"DDP001", "DDP401", "DDP403"}
+    for kind, items in (("problem", data["problems"]), ("error", data["errors"])):
+        for item in items:
+            assert item.keys() == schema["$defs"][kind]["properties"].keys()
+            assert list(check.evolve(schema=schema["$defs"][kind]).iter_errors({**item, "file": 1})) != []
 
 
 def test_sarif(here: Path) -> None:

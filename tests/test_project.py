@@ -8,7 +8,7 @@ import libcst as cst
 import pytest
 
 from ddpify.facts import Facts, collect
-from ddpify.project import Project
+from ddpify.project import Project, _is_installed
 from ddpify.source import Source, read_source, walk
 
 HEAD = """\
@@ -291,3 +291,17 @@ def test_the_same_text_in_two_files_is_two_files(tmp_path: Path) -> None:
 def test_standard_input_has_no_folder() -> None:
     project = Project(Source(Path("<stdin>"), b"import nowhere_at_all\n"))
     assert project.find("nowhere_at_all") is None
+
+
+def test_what_lies_beside_an_installed_package_is_no_module_of_it(tmp_path: Path) -> None:
+    """`import torch`, in a package in site-packages, is what it is elsewhere: another project."""
+    for name in ("mine/__init__.py", "mine/train.py", "mine/tools.py", "torch/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("from . import tools\n" if name == "mine/train.py" else "")
+    project = Project(read_source(tmp_path / "mine/train.py"))
+    assert project.find("torch") is not None
+    (tmp_path / "torch-2.9.0.dist-info").mkdir()
+    _is_installed.cache_clear()
+    project = Project(read_source(tmp_path / "mine/train.py"))
+    assert project.find("torch") is None
+    assert project.find("mine.tools") is not None

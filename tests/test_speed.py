@@ -90,3 +90,25 @@ def test_a_tree_for_the_linter(tmp_path: Path) -> None:
     assert bench.Linted(100, 1.0, 2.0, 4.0).ok
     assert not bench.Linted(100, 1.0, 5.0, 4.0).ok
     assert "50 files/s" in str(bench.Linted(100, 1.0, 2.0, 4.0))
+
+
+def test_what_is_not_installed_is_not_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(bench.TORCHFIX, str(tmp_path / "torchfix"))
+    said = bench.torchfix()
+    assert isinstance(said, str)
+    assert "pip install torchfix" in said
+
+
+def test_a_comparison_with_another_linter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program, tree = tmp_path / "torchfix", tmp_path / "tree"
+    program.write_text(f"#!{sys.executable}\nsum(range(3_000_000))\n")
+    program.chmod(0o755)
+    tree.mkdir()
+    bench.plant(tree, 3, share=100)
+    monkeypatch.setenv(bench.TORCHFIX, str(program))
+    monkeypatch.setenv(bench.TREE, str(tree))
+    compared = bench.torchfix(least=0.0)
+    assert isinstance(compared, bench.Compared)
+    assert (compared.files, compared.ok) == (3, True)
+    assert compared.other > 0.01
+    assert not bench.Compared("tree", 10, 1.0, 1.0, 50.0).ok
