@@ -142,7 +142,7 @@ class Source:
     @functools.cached_property
     def nodes(self) -> tuple[cst.CSTNode, ...]:
         """All code of the file, parents first."""
-        return tuple(walk(self.module))
+        return tuple(self._tree[0])
 
     def of(self, *kinds: type[_N]) -> list[_N]:
         """All code of some kinds (classes that have none below them), parents first."""
@@ -157,7 +157,20 @@ class Source:
     @functools.cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
         """The parent of every node."""
-        return {child: node for node in self.nodes for child in children(node)}
+        return self._tree[1]
+
+    @functools.cached_property
+    def _tree(self) -> tuple[list[cst.CSTNode], dict[cst.CSTNode, cst.CSTNode]]:
+        nodes: list[cst.CSTNode] = []
+        parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        stack: list[cst.CSTNode] = [self.module]
+        while stack:
+            node = stack.pop()
+            nodes.append(node)
+            below = children(node)
+            parents.update(dict.fromkeys(below, node))
+            stack.extend(reversed(below))
+        return nodes, parents
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a node stands, white space and comments before it left out."""
