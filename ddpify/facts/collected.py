@@ -42,7 +42,17 @@ def _changed(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
     holder = holder_of(event)
     while isinstance(holder, cst.Subscript):
         holder = holder.value  # kept[index]["x"]
-    return [loop.source.code(holder)] if holder is not None else []
+    return [loop.source.code(_picked_from(loop, holder))] if holder is not None else []
+
+
+def _picked_from(loop: LoopFacts, holder: cst.BaseExpression) -> cst.BaseExpression:
+    """`metrics` of `for metric in metrics: metric(out, y)` in the loop."""
+    for above in loop.source.ancestors(holder):
+        if above is loop.node:
+            break
+        if isinstance(above, cst.For) and above.target.deep_equals(holder) and named(above.iter):
+            return above.iter
+    return holder
 
 
 def _own_numbers(frame: Frame, seen: set[int]) -> list[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from ddpify.facts.columns import Columns, columns
+from ddpify.facts.cursors import Cursor, cursor
 from ddpify.facts.dealt import every_so_often, last_pass, own_tests
 from ddpify.facts.definitions import definitions
 from ddpify.facts.dependencies import bindings, bound_names, read_names
+from ddpify.facts.draws import drawn, own_generators
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.levels import Level, levels
@@ -22,7 +23,7 @@ from ddpify.facts.positions import own_positions
 from ddpify.facts.recurrence import left_behind
 from ddpify.facts.totals import made_alike as alike
 from ddpify.facts.trails import way_back
-from ddpify.facts.values import Const, Data, Ext, FromWorld, Method, Obj, Thing, Value
+from ddpify.facts.values import Const, Data, Ext, Method, Obj, Thing, Value
 from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
 from ddpify.source import Source, walk
 
@@ -42,6 +43,8 @@ class Turns:
     orders: tuple[Event, ...]
     #: the loop's variable in tests (`if i % 100 == 0`) that have to be the same on all ranks
     counted: tuple[cst.Name, ...] = ()
+    #: the place in the data that a pass begins at, where the passes move it on
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +61,6 @@ _LOADER = "put the tensors into a TensorDataset and a DataLoader"
 #: packages whose functions give plain lists, arrays and tensors
 #: libraries whose functions give plain data: what they read or compute can be cut and drawn from
 _PLAIN = frozenset({"numpy", "torch", "pandas", *sys.stdlib_module_names})
-_GENERATORS = re.compile(r"(np|numpy)\.random\.(default_rng|RandomState|Generator)|random\.(Random|SystemRandom)")
-_METHODS = """
-integers choice choices permutation permuted random randint sample shuffle standard_normal normal uniform rand randn
-randrange
-"""
-#: methods of a generator that draw
-_DRAWS = frozenset(_METHODS.split())
 _WHOLE = ("randperm", "permutation", "shuffle", "permuted")
 _ORDER = ("randperm", "permutation", "shuffle", "sample", "choice", "permuted")
 
@@ -214,7 +210,7 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     way = levels(facts, event, given)
     state = left_behind(facts, way)
     if state is not None:
-        return columns(facts, event, way) or state
+        return columns(facts, event, way) or _moved(facts, event, way, first) or state
     for level in way:
         for loop in reversed(level.loops):
             if isinstance(loop.node, cst.For) and bound_names(loop.node.target) & level.names:
@@ -222,13 +218,13 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     inner = next((lv for lv in way if lv.loops), None)
     if inner is None:
         return first
-    draws = list(_drawn(facts, inner))
+    draws = list(drawn(facts, inner))
     draw = draws[0] if draws else None
     made = any(b.targets & lv.names for lv in way for b in bindings(lv.body))
     made = made or any(n is d.node for n in walk(event.node) for d in draws)  # generator(torch.randn(32, 4))
     place = next(own_positions(facts, inner), None) if made else None
     if made and not trained_whole(facts, inner):
-        own = next(_own_generators(facts, inner), None) or place
+        own = next(own_generators(facts, inner), None) or place
         if own is not None:
             return own
         if draw is not None:
@@ -236,35 +232,11 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     return whole_rows(facts, event, inner, first)
 
 
-def _own_generators(facts: Facts, level: Level) -> Iterator[Unshared]:
-    """`torch.randint(n, (32,), generator=g)`, `rng.integers(n, size=32)`: the same draws on every rank."""
-    seeded = [e.name for e in facts.flow.log.of("external") if _GENERATORS.fullmatch(e.name) and (e.value or e.extra)]
-    for e in _drawn(facts, level):
-        if "generator" in e.extra or (e.kind == "method" and seeded):
-            source, text = e.frame.source, e.frame.source.code(e.node).split("\n")[0]
-            why = f"`{text}` draws from a generator with a seed of its own: every rank would train on the same batches"
-            remedy = "draw the batches from the global generator (torch.manual_seed, np.random.seed, random.seed)"
-            call = e.node
-            args = call.args if isinstance(call, cst.Call) else ()
-            own = next((a.value for a in args if a.keyword is not None and a.keyword.value == "generator"), None)
-            func = call.func if isinstance(call, cst.Call) else None
-            drawn = own or (func.value if isinstance(func, cst.Attribute) else call)
-            yield Unshared(source, e.node, why, remedy, way_back(facts.flow, drawn, source, e.frame, value=text))
-
-
-def _drawn(facts: Facts, level: Level) -> Iterator[Event]:
-    """Random draws within the loops of a level."""
-    inside = {id(lp.node) for lp in level.loops}
-    for e in facts.flow.log.of("external", "method"):
-        drawn = role_of(e.name) == "random" if e.kind == "external" else _is_drawn(e)
-        if drawn and e.seq < facts.flow.main_end and any(id(lp.node) in inside for ls in e.all_loops() for lp in ls):
-            yield e
-
-
-def _is_drawn(event: Event) -> bool:
-    """`rng.integers(n)`"""
-    known = event.obj.origins if isinstance(event.obj, Data) else ()
-    return event.name in _DRAWS and any(isinstance(o, FromWorld) and _GENERATORS.fullmatch(o.what) for o in known)
+def _moved(facts: Facts, event: Event, way: list[Level], first: Unshared) -> Turns | None:
+    """`at += size` at the end of each pass: the place is a number of passes, which can be dealt out."""
+    found = cursor(facts, way)
+    made = _turns(facts, event, found.level, found.loop, first) if found is not None else None
+    return replace(made, cursor=found) if isinstance(made, Turns) else None
 
 
 # ---- dealt out in turns -------------------------------------------------------------------------------------

@@ -144,6 +144,8 @@ def _changes(frame: Frame, seen: set[int]) -> bool:
         return False
     seen.add(id(frame))
     for e in frame.events:
+        if isinstance(e.obj, (Seq, Dict)) and e.obj.site.frame is frame:
+            continue  # res.append(...) of a list that it gives back
         if e.kind in ("store",) or (e.kind == "set" and not isinstance(e.obj, (Module, Wrapped))):
             return True
         if e.kind == "augment" and isinstance(e.node, cst.AugAssign) and isinstance(e.node.target, cst.Attribute):

@@ -86,7 +86,7 @@ def _assigned(
     """The statements that give a name, or an item, a value; None where which one is not known."""
     for node in walk(scope):
         if isinstance(node, cst.Assign):
-            given = [pair for t in node.targets for pair in _pairs(t.target, node.value)]
+            given = [pair for t in node.targets for pair in pairs(t.target, node.value)]
         elif isinstance(node, cst.AnnAssign) and node.value is not None:
             given = [(node.target, node.value)]
         else:
@@ -99,7 +99,7 @@ def _assigned(
                 yield node, _item(facts, value, target)
 
 
-def _pairs(target: cst.BaseExpression, value: cst.BaseExpression) -> list[_Pair]:
+def pairs(target: cst.BaseExpression, value: cst.BaseExpression) -> list[_Pair]:
     """`a = 0`, `a, b = 0, []`"""
     if not isinstance(target, (cst.Tuple, cst.List)):
         return [(target, value)]
@@ -162,7 +162,7 @@ def reset(callee: Frame, field: str) -> _Start | None:
     for line in node.body.body:
         for stmt in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             given = (
-                [p for t in stmt.targets for p in _pairs(t.target, stmt.value)] if isinstance(stmt, cst.Assign) else []
+                [p for t in stmt.targets for p in pairs(t.target, stmt.value)] if isinstance(stmt, cst.Assign) else []
             )
             for bound, value in given:
                 if source.code(bound) == text:

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace, Surround
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.cursors import Cursor
 from ddpify.facts.drawing import is_certain, unseeded_data
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
 from ddpify.facts.trails import Hints, shown, way_back
+from ddpify.helpers import Names
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._shared import loop_elsewhere
+from ddpify.source import Source
 
 
 class BatchesNotDealtOut(Rule):
@@ -80,6 +83,24 @@ class BatchesNotDealtOut(Rule):
                 "    if (count + 1) % 2 == 0:",
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            x, y = torch.randn(40, 3), torch.randn(40, 1)
+            net = nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                at = 0
+                for _ in range(len(x) // 4):
+                    loss = (net(x[at : at + 4]) - y[at : at + 4]).pow(2).mean()
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    at += 4
+            """,
+            gives=("    for index in share_of_rank(range(len(x) // 4)):\n        at = index * 4\n        loss =",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -136,6 +157,18 @@ class BatchesNotDealtOut(Rule):
             else:
                 yield Surround(source, known.loop.iter, paired, ")")
         yield Surround(source, known.sequence, before, after)
+        if known.cursor is not None:
+            yield from self.placed(source, names, known, known.cursor)
+
+    def placed(self, source: Source, names: Names, known: Turns, cursor: Cursor) -> Iterator[Edit]:
+        """`at = step * size` at the head of each pass, where the pass before would have left it."""
+        index = source.code(known.loop.target)
+        if index == "_":
+            index = names.fresh("index")
+            yield Replace(source, known.loop.target, index)
+        first = known.loop.body.body[0]
+        stmt = first.body[0] if isinstance(first, cst.SimpleStatementLine) else first
+        yield InsertBefore(source, stmt, (f"{cursor.name} = {index} * {source.code(cursor.step)}",))
 
     def orders(self, facts: Facts, known: Turns, done: set[int]) -> tuple[list[Edit], Finding | None]:
         """An order that is drawn while training has to be the same on all ranks."""

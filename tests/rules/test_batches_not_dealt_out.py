@@ -246,3 +246,40 @@ for fold in range(4):
     new = edited(text, "DDP308", "DDP309").text
     assert "for fold in range(4):" in new
     assert "    xt, yt = rows_of_rank(xt, yt)\n    for step in range(3):" in new
+
+
+MOVED = "xb, yb = x[at:at + 8], y[at:at + 8]"
+
+
+@pytest.mark.parametrize(
+    ("loop", "order", "after", "head"),
+    [
+        ("i in range(5)", "at = 0", "optimizer.step()\n        at += 8", "i"),
+        ("_ in range(len(x) // 8)", "at = 0", "at += 8\n        optimizer.step()", "index"),
+        ("i in range(5)", "at, size = 0, 8", "optimizer.step()\n        at += size", "i"),
+    ],
+)
+def test_a_place_that_moves_on_is_a_number_of_passes(loop: str, order: str, after: str, head: str) -> None:
+    text = edited(script(loop, MOVED, after, order), "DDP309").text
+    step = "size" if "size" in after else "8"
+    assert f"    for {head} in share_of_rank(range(" in text
+    assert f"\n        at = {head} * {step}\n        {MOVED}" in text
+
+
+@pytest.mark.parametrize(
+    ("loop", "order", "after"),
+    [
+        ("i in range(5)", "at = 4", "optimizer.step()\n        at += 8"),
+        ("i in range(1, 5)", "at = 0", "optimizer.step()\n        at += 8"),
+        ("i in range(5)", "at = 0", "optimizer.step()\n        if loss < 1:\n            at += 8"),
+        ("i in range(5)", "at = 0", "if i > 3:\n            continue\n        optimizer.step()\n        at += 8"),
+        ("i in range(5)", "at = 0", "optimizer.step()\n        size = i + 1\n        at += size"),
+        ("i in range(5)", "at = 0", "optimizer.step()\n        at += 8\n    print(at)"),
+        ("i in range(5)", "pass", "optimizer.step()\n        at += 8"),
+    ],
+)
+def test_a_place_that_is_no_number_of_passes_is_refused(loop: str, order: str, after: str) -> None:
+    before = "at = 0" if order == "pass" else ""
+    known = _known(script(loop, MOVED, after, order, before))
+    assert isinstance(known, Unshared)
+    assert "goes on from the `at`" in known.why

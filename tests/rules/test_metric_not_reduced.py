@@ -126,6 +126,7 @@ def test_a_number_for_each_class_is_left(tmp_path: Path, start: str, step: str) 
         ("kept = Counter()", "for k in y.tolist():\n            kept[k] += 1", "kept"),
         ("kept, n = [], 0", "kept.append(out.argmax(1).numpy())\n        n += len(kept)", "(kept, n)"),
         ("kept, truth = [], []", "kept.extend(out.argmax(1).tolist())\n        truth.append((y, 1))", "(kept, truth)"),
+        ("kept = [Meter(), Meter()]", "for one in kept:\n            one.update(loss.item(), len(y))", "kept"),
         ("kept = 0.0", "kept = 0.9 * kept + 0.1 * loss.item()", "kept"),
         ("kept = None", "kept = loss.item() if kept is None else 0.9 * kept + 0.1 * loss.item()", "kept"),
     ],
