@@ -247,6 +247,36 @@ def test_settings_baseline_and_other_files(play: Callable[[Story], None], tmp_pa
     play(story)
 
 
+def test_a_module_is_seen_as_its_scripts_use_it(play: Callable[[Story], None], tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "train.py").write_text(f'{HEAD}from keep import save, load\nsave(model, "a.pt")\n{TAIL}')
+    (tmp_path / "careful.py").write_text(
+        f'{HEAD}from first import keep_first\nif dist.get_rank() == 0:\n    keep_first(model, "a.pt")\n{TAIL}'
+    )
+    keep = "import torch\n\n\ndef save(model, path):\n    torch.save(model.module.state_dict(), path)\n"
+    first = "import torch\nimport torch.distributed as dist\n\n\n" + (
+        "def keep_first(model, path):\n    torch.save(model.module.state_dict(), path)\n"
+    )
+    (tmp_path / "keep.py").write_text(keep)
+    (tmp_path / "first.py").write_text(first)
+
+    async def story(editor: Editor) -> None:
+        editor.open("keep.py", keep)  # nothing in it says that it is distributed
+        assert await editor.codes("keep.py") == ["5 DDP401"]
+        editor.change("keep.py", keep.replace("    torch", "    print(path)\n    torch"))
+        assert await editor.codes("keep.py") == ["5 DDP402", "6 DDP401"]
+        (fix,) = (await editor.actions("keep.py", 6, "quickfix")).values()
+        assert "if dist.get_rank() == 0:" in editor.after("keep.py", fix)
+        editor.open("first.py", first)  # rank 0 alone calls it
+        assert await editor.codes("first.py") == []
+        assert await editor.actions("first.py", 1, "source.fixAll") == {}
+        (tmp_path / "careful.py").write_text(f'{HEAD}from first import keep_first\nkeep_first(model, "a.pt")\n{TAIL}')
+        editor.save("first.py")
+        assert await editor.codes("first.py") == ["6 DDP401"]
+
+    play(story)
+
+
 def test_without_pygls_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.partition(".")[0] == "pygls" or n == "ddpify.linting.server"]:
         monkeypatch.delitem(sys.modules, name)

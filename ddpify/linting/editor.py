@@ -7,13 +7,13 @@ import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ddpify.files import may_matter
 from ddpify.linting.baseline import Baseline
-from ddpify.linting.check import Checked, Task, check, comments_only, mended, mended_alone
+from ddpify.linting.check import Checked, Task, check, comments_only, mended, mended_alone, scripts_for
 from ddpify.linting.problem import Problem
 from ddpify.linting.settings import Settings, read_settings
 from ddpify.source import Source
@@ -47,8 +47,8 @@ class Fix:
 class Opened:
     """An open file as it was last looked at."""
 
-    def __init__(self, path: Path, text: str) -> None:
-        """Look at a text.
+    def __init__(self, path: Path, text: str, scripts: Sequence[Path] | None = None) -> None:
+        """Look at a text; `scripts` import it, and where they are not given they are looked for.
 
         Raises:
             DdpifyError: where it is no Python, or the settings of its project are not right.
@@ -58,10 +58,13 @@ class Opened:
         self.checked: Checked | None = None
         self.problems: list[Problem] = []
         data = encoded(text)
+        self.scripts: Sequence[Path] = scripts or ()
         if self.task.settings.excludes(path):
             return
-        if may_matter(data):
-            self.checked = check(Source(path, data), self.name, self.task)
+        if scripts is None:
+            self.scripts = scripts_for(path, self.task.settings)
+        if may_matter(data) or self.scripts:
+            self.checked = check(Source(path, data), self.name, self.task, self.scripts)
             self.problems = _new(self.checked.problems, self.task.settings)
         else:
             self.problems = comments_only(data, self.name, self.task.settings)

@@ -61,7 +61,8 @@ class Server(LanguageServer):
         version = document.version
         await asyncio.sleep(pause)
         if self._is(uri, version):
-            await self.read(uri, document.source)
+            # while one types, the scripts are those of when the file was opened or some file was saved
+            await self.read(uri, document.source, anew=not pause)
         if self._is(uri, version):
             self.publish(uri, version)
 
@@ -69,11 +70,13 @@ class Server(LanguageServer):
         document = self.document(uri)
         return document is not None and document.version == version
 
-    async def read(self, uri: str, text: str) -> None:
+    async def read(self, uri: str, text: str, *, anew: bool = False) -> None:
         """Look at a text; errors go to the editor's log, and those that are not in the text are shown, once."""
         path = Path(to_fs_path(uri) or "")
         try:
-            self.opened[uri] = await self.work(lambda: Opened(path, text))
+            known = self.opened.get(uri)
+            scripts = known.scripts if known is not None and not anew else None
+            self.opened[uri] = await self.work(lambda: Opened(path, text, scripts))
         except Exception as error:
             self.opened.pop(uri, None)
             self.say(sentence(error, f"{path}: "), aloud=not str(error).startswith(f"{path}:"))
