@@ -116,6 +116,27 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP202"},
     ),
+    "a function takes the wrapper off": (
+        """
+        def is_parallel(model):
+            return type(model) in (nn.parallel.DataParallel, nn.parallel.DistributedDataParallel)
+
+        def bare(model):
+            return model.module if is_parallel(model) else model
+
+        print(rank, bare(model).encode)
+        """,
+        set(),
+    ),
+    "a function takes no wrapper off": (
+        """
+        def same(model):
+            return model
+
+        print(rank, same(model).encode)
+        """,
+        {"DDP202"},
+    ),
     "the wrapper gets what its module has": (
         """
         net.layers = [1, 2]

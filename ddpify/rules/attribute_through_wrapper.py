@@ -249,6 +249,10 @@ class AttributeThroughWrapper(Rule):
             return True
         if not held or all(isinstance(o, Wrapped) for o in held):
             return False
+        # de_parallel(model).names, of a function that gives back the module of a wrapper
+        inner = {m for o in held if isinstance(o, Wrapped) for m in o.module}
+        if isinstance(base, cst.Call) and any(o in inner for o in held):
+            return True
         name = re.escape(source.code(base))
         return re.search(rf"\b{name}\s*=[^=\n]*\.module\b", source.text) is not None
 
