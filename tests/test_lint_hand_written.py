@@ -137,6 +137,30 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP202"},
     ),
+    "gradients are looked at": (
+        """
+        def heat(model, x):
+            out = model.module.encode(x)
+            out.sum().backward()
+            return x.grad
+
+        for epoch in range(3):
+            train(model, epoch)
+            print(rank, heat(model, torch.ones(2, 8, requires_grad=True).cuda()))
+        """,
+        set(),
+    ),
+    "gradients are gone by": (
+        """
+        def fit(model, x):
+            out = model.module.encode(x)
+            out.sum().backward()
+            optimizer.step()
+
+        fit(model, torch.ones(2, 8).cuda())
+        """,
+        {"DDP205"},
+    ),
     "the wrapper gets what its module has": (
         """
         net.layers = [1, 2]
@@ -202,6 +226,32 @@ CASES: dict[str, tuple[str, set[str]]] = {
             other = DDP(Net().cuda(), device_ids=[local_rank])
         """,
         set(),
+    ),
+    "of a pair one is the rank, and the other is not": (
+        """
+        def launch(pair=(None, None)):
+            at, many = pair
+            if at is None:
+                at, many = 0, 1
+            return many, at
+
+        many, at = launch((rank, world))
+        if many > 1:
+            other = DDP(Net().cuda(), device_ids=[local_rank])
+        """,
+        set(),
+    ),
+    "of a pair it is the rank that decides": (
+        """
+        def launch(pair=(None, None)):
+            at, many = pair
+            return many, at
+
+        many, at = launch((rank, world))
+        if at > 1:
+            other = DDP(Net().cuda(), device_ids=[local_rank])
+        """,
+        {"DDP512"},
     ),
     "rank 0 downloads between two barriers": (
         """

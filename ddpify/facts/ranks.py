@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator
@@ -230,9 +231,10 @@ class Ranks:
     def _differs(self, node: cst.CSTNode, frame: Frame, index: int | None) -> bool:
         match node:
             case cst.Name():
-                return self.spawned_rank(node.value, frame) or any(
-                    map(self.defined_by_rank, self.definitions.of(node, frame))
-                )
+                found = self.definitions.of(node, frame)
+                if index is not None:  # `rank, size = pair`, and `pair = (rank, size)`
+                    found = [d if d.index is not None else dataclasses.replace(d, index=index) for d in found]
+                return self.spawned_rank(node.value, frame) or any(map(self.defined_by_rank, found))
             case cst.Attribute():
                 return self.launched(node) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
             case cst.Call():

@@ -9,11 +9,11 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
-from ddpify.facts.frames import Event, while_made
+from ddpify.facts.frames import Event, Frame, while_made
 from ddpify.facts.roles import root
 from ddpify.facts.routes import Route
 from ddpify.facts.trails import shown, way_of_call
-from ddpify.facts.values import FromForward, Module
+from ddpify.facts.values import FromForward, Module, Optimizer
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
 
@@ -156,13 +156,9 @@ class ForwardBypassesWrapper(Rule):
         flow, roles = facts.after, facts.after_roles
         wrapped = {part for w in roles.wrapped for m in modules(w.module) for part in (m, m.inner or m)}
         through = {id(b) for e in flow.log.of("forward") for b in [e.node] if not isinstance(e.obj, Module)}
+        trained = roles.training_forwards if facts.converting else _stepped(facts)
         for e in flow.log.of("forward", "method"):
-            if (
-                not isinstance(e.obj, Module)
-                or e.node not in roles.training_forwards
-                or e.grad is False
-                or id(e.node) in through
-            ):
+            if not isinstance(e.obj, Module) or e.node not in trained or e.grad is False or id(e.node) in through:
                 continue
             if e.kind == "method" and e.name in ("to", "train", "eval"):
                 continue
@@ -178,3 +174,20 @@ class ForwardBypassesWrapper(Rule):
                     refuse=way_of_call(flow, e) if facts.converting else None,
                     left="Compute the loss from a call of the model itself" if facts.converting else "",
                 )
+
+
+def _stepped(facts: Facts) -> set[cst.CSTNode]:
+    """The forwards behind a backward that an optimizer may go by: gradients are asked for to be looked at, too."""
+    steps = [e for e in facts.flow.log.of("method") if e.name == "step" and isinstance(e.obj, Optimizer)]
+    above = {id(f) for e in steps for f in _frames(e)}
+    own = {id(e.frame) for e in steps}
+    found: set[cst.CSTNode] = set()
+    for b in facts.after_roles.backwards:
+        if not steps or id(b.frame) in above or any(id(f) in own for f in _frames(b)):
+            found |= {o.node for o in origins(b.value) if isinstance(o, FromForward)}
+    return found & facts.after_roles.training_forwards
+
+
+def _frames(e: Event) -> list[Frame]:
+    """Where an event happens, and what calls it."""
+    return [e.frame, *(entry.frame for chain in e.frame.chains(8) for entry in chain)]
