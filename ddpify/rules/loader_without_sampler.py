@@ -8,15 +8,15 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertBefore, Replace
 from ddpify.facts import Facts
-from ddpify.facts.contents import constants, origins
+from ddpify.facts.contents import constants
 from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
-from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
 from ddpify.facts.shards import draws_for_itself, in_another_way
 from ddpify.facts.trails import way_back, way_of_loader
-from ddpify.facts.values import FromBatch, Loader
+from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._besides import besides
 from ddpify.rules._dealing import check_steps, dealt_out, from_splat, said_drop_last
 from ddpify.rules._global_batch import divided
 from ddpify.rules._samplers import set_sampler
@@ -139,7 +139,7 @@ class LoaderWithoutSampler(Rule):
             if isinstance(hand, Unshared):
                 yield self.finding(hand.source, hand.node, hand.why, refuse=hand.about, left=hand.remedy)
         if facts.converting and facts.roles.training_loaders:
-            yield from self.besides(facts)
+            yield from besides(self, facts)
         done: set[cst.Call] = set()
         for loader in facts.roles.training_loaders:
             known = loader_facts(facts, loader)
@@ -184,24 +184,6 @@ class LoaderWithoutSampler(Rule):
                         left="divide it by dist.get_world_size() where it is set, or convert with --global-batch scale",
                     )
                 yield from self.mixed(facts, known)
-
-    def besides(self, facts: Facts) -> Iterator[Finding]:
-        """A second training in the script, on data of no loader: nothing shares them out."""
-        given = {e: [o.loader for o in origins(e.value) if isinstance(o, FromBatch)] for e in facts.roles.backwards}
-        reads = [e for e, held in given.items() if any(isinstance(o, Loader) for o in held)]
-        shared = {id(lp.node) for e in reads for loops in e.all_loops() for lp in loops}
-        for e in facts.roles.backwards:
-            over = any(isinstance(o, Loader) for ls in e.all_loops() for lp in ls for o in loaders_in(lp.iterates))
-            # while i < len(loader): data = next(it); ...; a second loss of the same step, of noise
-            beside = any(id(loops[-1].node) in shared for loops in e.all_loops() if loops)
-            if not (e in reads or over or beside) and e.seq < facts.flow.main_end and facts.editable(e.frame.source):
-                yield self.finding(
-                    e.frame.source,
-                    e.node,
-                    f"`{e.frame.source.code(e.node)}` trains on data that come from no DataLoader: every rank trains "
-                    "on all of them",
-                    left="read them through a DataLoader, or convert this training as a script of its own",
-                )
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
         loader, what = known.loader, draws_for_itself(known.loader)

@@ -231,3 +231,9 @@ def test_a_second_training_on_data_of_no_loader_is_left() -> None:
     script = script.replace("sampler=part", "shuffle=True")
     (left,) = convert_bytes(script.encode()).plan.left
     assert "`loss.backward()` trains on data that come from no DataLoader" in left.message
+
+
+def test_a_second_training_on_noise_that_each_step_draws_is_each_ranks_own() -> None:
+    script = SLICED.format(between="") + "for step in range(3):\n    loss = net(torch.randn(6, 4)).mean()\n"
+    script += "    loss.backward()\n    optimizer.step()\n"
+    assert not convert_bytes(script.replace("sampler=part", "shuffle=True").encode()).plan.left
