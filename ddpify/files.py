@@ -12,8 +12,7 @@ _MATTERS = re.compile(
     rb"Distributed|DDP|[\w.]distributed|distributed(\w|\.\w|\(|\s*[=:)])|,\s*distributed|distributed\s+(as|import|and|or)\b"
     rb"|\b(import|from|if|elif|not|and|or)\s+distributed\b"
 )
-_TELLS = (b"local_rank", b"LOCAL_RANK", b"world_size", b"WORLD_SIZE", b"get_rank", b'"nccl"', b"'nccl'")
-#: of the comments and words of a script, but for those of a licence
+#: in the comments and words of a script, but for those of a licence
 _SAYS = re.compile(rb"[Dd]istributed(?! (under the Lic|on an \"AS))")
 _TORCH = re.compile(rb"torch|apex")
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
@@ -57,7 +56,5 @@ def may_matter(data: bytes) -> bool:
         return False
     if (b"istributed" in data or b"DDP" in data) and _MATTERS.search(data) is not None:
         return True
-    # a script whose modules do it all: its comments and its arguments tell
-    if b"__main__" not in data:
-        return False
-    return any(word in data for word in _TELLS) or (b"istributed" in data and _SAYS.search(data) is not None)
+    # a script whose modules do it all: its comments tell
+    return b"__main__" in data and b"istributed" in data and _SAYS.search(data) is not None

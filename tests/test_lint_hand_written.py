@@ -80,6 +80,18 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP307"},
     ),
+    "a number is hashed": (
+        """
+        port = 2**15 + hash(os.getuid() if os.name != "nt" else 1) % 2**14
+        """,
+        set(),
+    ),
+    "a name is hashed": (
+        """
+        port = 2**15 + hash("experiment" if os.name != "nt" else "other") % 2**14
+        """,
+        {"DDP307"},
+    ),
     "each label has a list of its own": (
         """
         rows = {"cat": [], "dog": []}

@@ -12,7 +12,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import guarded
-from ddpify.facts.values import Ext, Iteration
+from ddpify.facts.values import Const, Ext, Iteration
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source, walk
 
@@ -174,7 +174,10 @@ class ListingOrder(Rule):
             elif e.name == "builtins.hash" and isinstance(e.node, cst.Call) and len(e.node.args) == 1:
                 owner = next((a for a in source.ancestors(e.node) if isinstance(a, cst.FunctionDef)), None)
                 plain = constants(facts.flow.values.get(e.node.args[0].value, ())) or [""]
-                if (owner is None or owner.name.value != "__hash__") and any(isinstance(k, str) for k in plain):
+                held = facts.flow.values.get(e.node.args[0].value, ())
+                number = any(isinstance(o, Const) and not isinstance(o.value, str) for o in held)
+                other = owner is not None and owner.name.value == "__hash__"
+                if not (other or number) and any(isinstance(k, str) for k in plain):
                     seen.add(id(e.node))
                     code = source.code(e.node)
                     yield self.finding(source, e.node, f"`{code}` of a text is another number in every process")
