@@ -24,6 +24,7 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._denominators import denominators
 from ddpify.rules._kept import kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
+from ddpify.rules._second_loader import second_loader
 from ddpify.rules._shared import mean_helpers
 from ddpify.source import walk
 
@@ -142,14 +143,17 @@ class MetricNotReduced(Rule):
     def find(self, facts: Facts) -> Iterator[Finding]:
         shared = {e.loader for e in facts.cached("evaluations", evaluations) if e.mode != "all"}
         done: set[int] = set()
+        made: dict[tuple[int, bool], str] = {}
         for loop in facts.cached("loops", loop_facts):
             rereads = not loop.training and loop.loader in facts.roles.training_loaders and not loop.peeks
             if id(loop.node) in done or not facts.editable(loop.source):
                 continue
-            if rereads and not self.adds_up(facts, loop, shared):
-                yield self.rereads(loop)
-                done.add(id(loop.node))
-                continue
+            if rereads:
+                adds_up = self.adds_up(facts, loop, shared)
+                yield from self.rereads(facts, loop, adds_up, made)
+                if not adds_up:
+                    done.add(id(loop.node))
+                    continue
             if not (loop.training or loop.loader in shared or rereads):
                 continue
             done.add(id(loop.node))
@@ -178,14 +182,26 @@ class MetricNotReduced(Rule):
         whole = any(lp.loader not in shared and lp.loader not in training for lp in same)
         return not (loop.problem or loop.per_batch or whole or any(lp.training for lp in same))
 
-    def rereads(self, loop: LoopFacts) -> Finding:
-        return self.finding(
-            loop.source,
-            loop.node,
-            "this loop reads the training loader for its numbers, and each rank has only a shard of it: they are one "
-            "rank's",
-            left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
-        )
+    def rereads(
+        self, facts: Facts, loop: LoopFacts, adds_up: bool, made: dict[tuple[int, bool], str]
+    ) -> Iterator[Finding]:
+        """`accuracy(net, train_loader)`: its sampler deals out a shard, padded with samples that come twice."""
+        edits = second_loader(facts, loop, adds_up, made)
+        what = f"the loop over `{shown(loop.source, loop.node.iter)}` reads the training loader for its numbers"
+        if edits:
+            yield self.finding(
+                loop.source, loop.node, what, *edits, reason="numbers of the training set, each sample once"
+            )
+            if not adds_up:
+                yield self.finding(loop.source, loop.node, f"{what}: every rank evaluates all of it", note=True)
+        elif not adds_up:
+            yield self.finding(
+                loop.source,
+                loop.node,
+                "this loop reads the training loader for its numbers, and each rank has only a shard of it: they are "
+                "one rank's",
+                left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
+            )
 
     def only(self, edit: Edit, test: str, loop: LoopFacts) -> Edit:
         """The reduction of a loop that also evaluates in full: while training only."""

@@ -1,0 +1,105 @@
+"""A loop that reads the training loader for its numbers in, a loader of its own for it out: each sample once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from ddpify.edits import AddImport, Edit, InsertAfter, Replace
+from ddpify.facts import Facts
+from ddpify.facts.definitions import argument_of
+from ddpify.facts.dependencies import bindings
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.metrics import loop_facts
+from ddpify.facts.sharding import LoaderFacts, loader_facts
+from ddpify.facts.summaries import loader_argument
+from ddpify.facts.values import Loader
+from ddpify.source import Source, walk
+
+#: what the loader of an evaluation does not have: it reads in order, each sample once
+_LEFT_OUT = frozenset({"shuffle", "generator"})
+
+
+def second_loader(facts: Facts, loop: LoopFacts, shared: bool, made: dict[tuple[int, bool], str]) -> list[Edit]:
+    """`eval_loader = DataLoader(loader.dataset, ...)` behind the training loader, and its name where the loop reads it.
+
+    Of a loop whose sums are added up (`shared`) each rank reads its part, else all of it; none where the training
+    loader has no name there. `made` keeps the names, by loader and form: two loops may read one.
+    """
+    known = loader_facts(facts, loop.loader) if isinstance(loop.loader, Loader) else None
+    target = _target(known) if known is not None else None
+    same = [lp for lp in facts.cached("loops", loop_facts) if lp.node is loop.node and lp.loader is loop.loader]
+    uses = list({id(n): (s, n) for lp in same for s, n in _uses(facts, lp)}.values())
+    if known is None or target is None or not uses or not facts.editable(known.source):
+        return []
+    name = known.source.code(target)
+    if not all(s is known.source and s.code(n) == name and _sees(s, n, target) for s, n in uses):
+        return []
+    key = (id(loop.loader), shared)
+    edits: list[Edit] = []
+    if key not in made:
+        names = facts.names_of(known.source)
+        base, dot, last = name.rpartition(".")
+        made[key] = base + dot + names.fresh(f"{'eval' if shared else 'whole'}_{last}")
+        call = _text(known, name, f"{names['dist']}." if shared else "")
+        edits = [InsertAfter(known.source, known.stmt, (f"{made[key]} = {call}",))]
+        edits += [AddImport(known.source, "dist")] if shared else []
+    return [*edits, *(Replace(s, n, made[key]) for s, n in uses)]
+
+
+def _text(known: LoaderFacts, name: str, dist: str) -> str:
+    """The call once more: `DataLoader(loader.dataset, batch_size=8, sampler=range(rank, n, world_size))`"""
+    source, found = known.source, list[str]()
+    for at, arg in enumerate(known.call.args):
+        what = loader_argument(at, arg)
+        if what == "dataset":
+            found.append(source.code(arg).replace(source.code(arg.value), f"{name}.dataset").rstrip(", \n"))
+        elif what not in _LEFT_OUT and not (dist and what == "drop_last"):
+            found.append(source.code(arg).rstrip(", \n"))
+    if dist:
+        found.append(f"sampler=range({dist}get_rank(), len({name}.dataset), {dist}get_world_size())")
+    return f"{source.code(known.call.func)}({', '.join(found)})"
+
+
+def _target(known: LoaderFacts) -> cst.Name | cst.Attribute | None:
+    """What the training loader is assigned to, where its call can be written a second time."""
+    stmt, args = known.stmt, known.call.args
+    late = any(a.keyword is None and at > 1 for at, a in enumerate(args))
+    own = known.problem or known.draws is not None or known.plain is not None or known.subset or known.dataset is None
+    if not isinstance(stmt, cst.Assign) or stmt.value is not known.call or len(stmt.targets) != 1:
+        return None
+    target = stmt.targets[0].target
+    if late or own or any(a.star for a in args) or not isinstance(target, (cst.Name, cst.Attribute)):
+        return None
+    return target
+
+
+def _uses(facts: Facts, loop: LoopFacts) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The expressions that give the training loader to the loop: in its header, or at the calls of its function."""
+    for node in walk(loop.node.iter):
+        held = facts.flow.values.get(node, ()) if isinstance(node, (cst.Name, cst.Attribute)) else ()
+        if loop.loader not in held:
+            continue
+        if not isinstance(node, cst.Name) or node.value not in loop.frame.arguments:
+            yield loop.source, node
+            return
+        for entry in loop.frame.entries:
+            given = argument_of(entry.call, loop.frame, node.value)
+            if given is not None and loop.loader in facts.flow.values.get(given, ()):
+                yield entry.frame.source, given
+        return
+
+
+def _sees(source: Source, use: cst.CSTNode, target: cst.Name | cst.Attribute) -> bool:
+    """Whether a name that is bound beside `target` can be read at `use`."""
+    home, here = (_scope(source, node) for node in (target, use))
+    if isinstance(target, cst.Attribute):
+        classes = [next((a for a in source.ancestors(n) if isinstance(a, cst.ClassDef)), None) for n in (target, use)]
+        return classes[0] is classes[1] and (classes[0] is not None or home is here)
+    local = here is not None and any(target.value in b.targets for b in bindings(here))
+    return home is here or (home is None and not local)
+
+
+def _scope(source: Source, node: cst.CSTNode) -> cst.FunctionDef | None:
+    return next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
