@@ -125,14 +125,36 @@ def _broadcast(options: frozenset[str]) -> str:
 
 
 def _rows(options: frozenset[str]) -> str:
+    """`rows_of_rank`: with "weight" also what a mean over the rows counts for; "alike": as many rows everywhere."""
     # a leaf of its own: a graph that leads back to the whole tensor would be freed by the first backward
     own = "t.detach()[{}].requires_grad_(t.requires_grad)" if "leaf" in options else "t[{}]"
-    rows = own.format("list(<DistributedSampler>(t, shuffle=False))")
+    padded = own.format("list(<DistributedSampler>(t, shuffle=False))")
+    if "alike" in options:
+        return (
+            "def <rows_of_rank>(*tensors):\n"
+            '    """This process\'s rows of each tensor: as many on every process, the first ones again where they do '
+            'not divide."""\n'
+            f"    return [{padded} for t in tensors]\n"
+        )
+    mine = own.format("rank::world_size")
+    head = "    rank, world_size = <dist>.get_rank(), <dist>.get_world_size()\n"
+    if "weight" not in options:
+        return (
+            "def <rows_of_rank>(*tensors):\n"
+            '    """This process\'s rows of each tensor."""\n'
+            f"{head}    return [{mine} for t in tensors]\n"
+        )
     return (
         "def <rows_of_rank>(*tensors):\n"
-        '    """This process\'s rows of each tensor: as many on every process, the first ones again where they do not '
-        'divide."""\n'
-        f"    return [{rows} for t in tensors]\n"
+        '    """This process\'s rows of each tensor, and the weight that makes a mean over them one over all rows.\n\n'
+        "    Of tensors of several lengths every process gets as many rows, the first ones again where they do not "
+        'divide.\n    """\n'
+        f"{head}"
+        "    rows = len(tensors[0])\n"
+        "    if rows < world_size or any(len(t) != rows for t in tensors):\n"
+        f"        return *({padded} for t in tensors), 1.0\n"
+        "    weight = len(range(rank, rows, world_size)) * world_size / rows\n"
+        f"    return *({mine} for t in tensors), weight\n"
     )
 
 
@@ -207,9 +229,12 @@ def <average_buffers>(model):
     "rows_of_all": '''
 def <rows_of_all>(tensor):
     """The rows that all processes computed, in the order of the whole tensor (without their gradients)."""
-    parts = [<torch>.empty_like(tensor) for _ in range(<dist>.get_world_size())]
-    <dist>.all_gather(parts, tensor.detach().contiguous())
-    return <torch>.stack(parts, dim=1).flatten(0, 1)
+    world_size = <dist>.get_world_size()
+    [total] = <all_reduce_sum>(len(tensor))
+    rows = <torch>.cat([tensor, tensor[:1]]).detach()[: -(-total // world_size)]  # as many on every process
+    parts = [<torch>.empty_like(rows) for _ in range(world_size)]
+    <dist>.all_gather(parts, rows.contiguous())
+    return <torch>.stack(parts, dim=1).flatten(0, 1)[:total]
 ''',
     "share_of_rank": '''
 def <share_of_rank>(batches):

@@ -32,6 +32,8 @@ class Seed:
         return self.event.node
 
 
+#: what `is_noisy` says of draws that stand in the loop
+DRAWS_ITSELF = "the training loop draws random numbers"
 _KINDS = {
     "torch.manual_seed": "torch",
     "torch.random.manual_seed": "torch",
@@ -66,7 +68,7 @@ def is_noisy(facts: Facts) -> str:
     training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
     for e in facts.flow.log.of("external", "method"):
         if _draws(e) and any(lp.node in training for loops in e.all_loops() for lp in loops):
-            return "the training loop draws random numbers"
+            return DRAWS_ITSELF
     for loader in facts.roles.training_loaders:
         why = _augments(facts, loader.dataset)
         if why:

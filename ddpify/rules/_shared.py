@@ -15,10 +15,14 @@ from ddpify.source import Source
 
 def times_world_size(facts: Facts, source: Source, loss: cst.BaseExpression) -> tuple[Edit, ...]:
     """`(loss * dist.get_world_size()).backward()`: DDP averages over ranks what one process would add up."""
-    world = f"{facts.names_of(source)['dist']}.get_world_size()"
+    return times(source, loss, f"{facts.names_of(source)['dist']}.get_world_size()"), AddImport(source, "dist")
+
+
+def times(source: Source, loss: cst.BaseExpression, factor: str) -> Edit:
+    """`(loss * factor).backward()`"""
     simple = isinstance(loss, (cst.Name, cst.Attribute, cst.Call, cst.Subscript))
-    before, after = ("(", f" * {world})") if simple else ("((", f") * {world})")
-    return Surround(source, loss, before, after), AddImport(source, "dist")
+    before, after = ("(", f" * {factor})") if simple else ("((", f") * {factor})")
+    return Surround(source, loss, before, after)
 
 
 def mean_helpers(facts: Facts, source: Source, options: frozenset[str] = frozenset()) -> tuple[Edit, ...]:

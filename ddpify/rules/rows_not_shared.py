@@ -19,7 +19,7 @@ from ddpify.facts.setup import reduce_options
 from ddpify.facts.totals import Total
 from ddpify.facts.whole import Rows, quoted
 from ddpify.rules._base import Converts, Finding, Rule
-from ddpify.rules._shared import loop_elsewhere, times_world_size
+from ddpify.rules._shared import loop_elsewhere, times, times_world_size
 from ddpify.source import Source, dotted
 
 
@@ -37,9 +37,10 @@ class RowsNotShared(Rule):
     Let each rank train on its rows: `rows[rank::world_size]`.
 
     ## Edit
-    `x, y = rows_of_rank(x, y)` before the loop: a DistributedSampler's indices, so that every rank has as many rows
-    (at most world size - 1 rows are there twice). A step stays one over all rows: a mean is a mean over them, and a sum
-    is multiplied by the world size, since DDP averages gradients.
+    `x, y, row_weight = rows_of_rank(x, y)` before the loop: every world-th row. A step stays one over all rows, each
+    once: a mean is multiplied by `row_weight`, since a rank may have a row less than another, and a sum by the world
+    size, since DDP averages gradients. Of tensors of several lengths, and where the weight has no name at the backward,
+    every rank gets as many rows, at most world size - 1 of them for a second time.
 
     ## When not
     Where a row of the output may depend on other rows (graph layers, recurrent layers without `batch_first`), where the
@@ -67,8 +68,8 @@ class RowsNotShared(Rule):
                 print(step, loss.item())
             """,
             gives=(
-                "x, y = rows_of_rank(x, y)",
-                "    [mean_loss] = all_reduce_mean(loss.item())",
+                "x, y, row_weight = rows_of_rank(x, y)",
+                "    [mean_loss] = all_reduce_mean(loss.item() * row_weight)",
                 "        print(step, mean_loss)",
             ),
         ),
@@ -94,7 +95,7 @@ class RowsNotShared(Rule):
                     break
             """,
             gives=(
-                "    [mean_loss] = all_reduce_mean(loss.item())",
+                "    [mean_loss] = all_reduce_mean(loss.item() * row_weight)",
                 "    scheduler.step(mean_loss)",
                 "    losses.append(torch.tensor(mean_fit))",
                 "    if mean_loss < 0.1:",
@@ -103,16 +104,18 @@ class RowsNotShared(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        for known in hand_fed(facts) if facts.converting else ():
-            if isinstance(known, Rows):
-                yield from self.one(facts, known)
+        found = [known for known in hand_fed(facts) if isinstance(known, Rows)] if facts.converting else []
+        form = form_of(found)
+        for known in found:
+            yield from self.one(facts, known, form)
 
-    def one(self, facts: Facts, known: Rows) -> Iterator[Finding]:
+    def one(self, facts: Facts, known: Rows, form: str) -> Iterator[Finding]:
         source = known.level.frame.source
         if not facts.editable(source):
             yield loop_elsewhere(self, source, known.level.body)
             return
-        yield self.share(facts, known, known.level.loops[0].node)
+        weight = facts.names_of(source).fresh("row_weight") if form == "weight" and has_mean(known) else ""
+        yield self.share(facts, known, form, weight)
         if not facts.sync_bn and any(mentions(m, ("BatchNorm",)) for m in facts.roles.trained):
             yield self.finding(
                 source,
@@ -121,22 +124,24 @@ class RowsNotShared(Rule):
                 "process (on GPUs the option --sync-bn makes it so)",
                 note=True,
             )
-        yield from self.outputs(facts, known)
+        yield from self.outputs(facts, known, form)
         for event in known.backwards:
-            if known.losses.get(id(event.node)) is Over.SUM and facts.editable(event.frame.source):
-                yield from self.times_world(facts, event)
+            if facts.editable(event.frame.source):
+                yield from self.weighed(facts, event, known.losses.get(id(event.node)), weight)
         for total in known.totals:
             if facts.editable(total.source):
-                yield self.shown(facts, total)
+                yield self.shown(facts, total, weight)
 
-    def share(self, facts: Facts, known: Rows, loop: cst.CSTNode) -> Finding:
-        source, names = known.level.frame.source, known.names
+    def share(self, facts: Facts, known: Rows, form: str, weight: str) -> Finding:
+        source, names, loop = known.level.frame.source, known.names, known.level.loops[0].node
         chosen, edits = list(names), list[Edit]()
         if any("." in name or self.used_elsewhere(known, loop, name) for name in names):
             # the whole tensors are needed too: the training step gets names of its own
             fresh = {name: facts.names_of(source).fresh(f"{name.split('.')[-1]}_rows") for name in names}
             chosen = list(fresh.values())
             edits.extend(Replace(source, node, fresh[dotted(node)]) for node in known.reads)
+        if form == "weight":
+            chosen.append(weight or "_")
         left = ", ".join(chosen) if len(chosen) > 1 else f"[{chosen[0]}]"
         helper = facts.names_of(source)["rows_of_rank"]
         return self.finding(
@@ -145,8 +150,8 @@ class RowsNotShared(Rule):
             f"every step trains on all rows of {quoted(names)}",
             InsertBefore(source, loop, (f"{left} = {helper}({', '.join(names)})",)),
             *edits,
-            AddHelper(source, "rows_of_rank", frozenset({"leaf"} if known.of_inputs else ())),
-            AddImport(source, "DistributedSampler"),
+            AddHelper(source, "rows_of_rank", frozenset(({"leaf"} if known.of_inputs else set()) | {form})),
+            *([AddImport(source, "DistributedSampler")] if form != "plain" else []),
             reason="each rank computes its own rows; a step is one over all rows, as before",
         )
 
@@ -162,7 +167,7 @@ class RowsNotShared(Rule):
             for node in uses_of(scope, name)
         )
 
-    def outputs(self, facts: Facts, known: Rows) -> Iterator[Finding]:
+    def outputs(self, facts: Facts, known: Rows, form: str) -> Iterator[Finding]:
         """An output that is shown or counted is that of all rows again."""
         source = known.level.frame.source
         names = facts.names_of(source)
@@ -173,42 +178,52 @@ class RowsNotShared(Rule):
                 continue
             first = min((in_block(source, s, block) for s in stmts), key=lambda s: source.span(s).start)
             whole = names.fresh(f"all_{shown.name.split('.')[-1]}")
-            length = f"len({known.names[0]})"
             kept = any("." in n or self.used_elsewhere(known, known.level.loops[0].node, n) for n in known.names)
-            if not kept:
-                length += f" * {names['dist']}.get_world_size()"
+            cut = f"[: len({known.names[0]})]" if kept and form != "plain" else ""
             yield self.finding(
                 source,
                 first,
                 f"`{shown.name}` holds one rank's rows here",
-                InsertBefore(source, first, (f"{whole} = {names['rows_of_all']}({shown.name})[: {length}]",)),
+                InsertBefore(source, first, (f"{whole} = {names['rows_of_all']}({shown.name}){cut}",)),
                 *(Replace(source, n, whole) for n in shown.uses),
                 AddHelper(source, "rows_of_all"),
+                AddHelper(source, "all_reduce_sum", reduce_options(facts)),
                 reason="those of all ranks, in their order",
             )
 
-    def times_world(self, facts: Facts, event: Event) -> Iterator[Finding]:
-        """A loss that is a sum is made one over all rows."""
+    def weighed(self, facts: Facts, event: Event, over: Over | None, weight: str) -> Iterator[Finding]:
+        """A sum is made one over all rows, and a mean counts for as many rows as it is over."""
         source, node = event.frame.source, event.node
         loss = node.func.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
-        if loss is None:
+        if loss is None or not (over is Over.SUM or weight):
             return
-        yield self.finding(
-            source,
-            node,
-            f"`{source.code(loss)}` is a sum over the rows: it is multiplied by the number of processes",
-            *times_world_size(facts, source, loss),
-            reason="the loss is a sum over the rows, and DDP averages over ranks",
-        )
+        code = source.code(loss)
+        if over is Over.SUM:
+            yield self.finding(
+                source,
+                node,
+                f"`{code}` is a sum over the rows: it is multiplied by the number of processes",
+                *times_world_size(facts, source, loss),
+                reason="the loss is a sum over the rows, and DDP averages over ranks",
+            )
+        else:
+            yield self.finding(
+                source,
+                node,
+                f"`{code}` is a mean over one rank's rows: it counts for as many as they are",
+                times(source, loss, weight),
+                reason="ranks may have a row more or less, and DDP averages over ranks",
+            )
 
-    def shown(self, facts: Facts, total: Total) -> Finding:
+    def shown(self, facts: Facts, total: Total, weight: str) -> Finding:
         """`print(loss.item())`, `losses.append(float(loss))`: of one rank's rows, without the others'."""
         source, names = total.source, facts.names_of(total.source)
         reduce = "all_reduce_sum" if total.over is Over.SUM else "all_reduce_mean"
         word = "total" if total.over is Over.SUM else "mean"
         mean = names.fresh(f"{word}_{total.name.split('.')[-1]}")
         text = f"{total.name}.item()"
-        line = f"[{mean}] = {names[reduce]}({text})"
+        counted = f"{text} * {weight}" if weight and total.over is Over.MEAN else text
+        line = f"[{mean}] = {names[reduce]}({counted})"
         searched = {id(r.value) for _, r in searched_returns(facts)}
         edits: list[Edit] = []
         for use in total.uses:
@@ -230,6 +245,35 @@ class RowsNotShared(Rule):
             AddHelper(source, "all_reduce_sum", reduce_options(facts)),
             reason="the number of all rows, alike on every rank",
         )
+
+
+def form_of(found: list[Rows]) -> str:
+    """How a script's rows are shared out, all of them alike: "alike" where the weight of a mean has no name."""
+    if not any(map(has_mean, found)):
+        return "plain"
+    named = all(_sees(known, s, n) for known in found for s, n in _means(known))
+    return "weight" if named else "alike"
+
+
+def has_mean(known: Rows) -> bool:
+    return any(True for _ in _means(known))
+
+
+def _means(known: Rows) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The places where a mean over the rows is backpropagated or used."""
+    for event in known.backwards:
+        if known.losses.get(id(event.node)) is not Over.SUM:
+            yield event.frame.source, event.node
+    for total in known.totals:
+        if total.over is not Over.SUM:
+            yield total.source, total.bind
+            yield from ((total.source, use.node) for use in total.uses)
+
+
+def _sees(known: Rows, source: Source, node: cst.CSTNode) -> bool:
+    """Whether what is bound before the training loop can be read there."""
+    frame = known.level.frame
+    return source is frame.source and (frame.func is None or frame.node in source.ancestors(node))
 
 
 def _in_function(source: Source, node: cst.CSTNode, scope: cst.CSTNode) -> bool:

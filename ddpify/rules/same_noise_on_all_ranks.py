@@ -15,7 +15,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.ranks import depends_on_rank, guarded
-from ddpify.facts.seeds import Seed, is_noisy, seeds
+from ddpify.facts.seeds import DRAWS_ITSELF, Seed, is_noisy, seeds
 from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import Ext
@@ -51,8 +51,9 @@ class SameNoiseOnAllRanks(Rule):
     ## Edit
     `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs
     where data are drawn or split between the two. Before it all ranks are seeded alike, so that splits and weights
-    agree; rank 0 keeps the original's stream. Where every step draws its batch and no seed is set, the streams that
-    the processes have go apart all the same: without a seed, CUDA draws alike in all of them.
+    agree; rank 0 keeps the original's stream. Where the steps draw numbers themselves (batches,
+    a generator's noise) and no seed is set, the streams that the processes have go apart all the same, by rank and not
+    by chance.
     """
 
     code = "DDP306"
@@ -122,7 +123,7 @@ class SameNoiseOnAllRanks(Rule):
         fixed = list(seeds(facts))
         why = is_noisy(facts)
         drawn = next((h for h in hand_fed(facts) if isinstance(h, Draws)), None)
-        apart = drawn is not None and not fixed
+        apart = not fixed and (drawn is not None or why == DRAWS_ITSELF)
         if not (fixed or apart) or not why:
             return
         places = [w for w in facts.wrap_points if facts.editable(w.source)]

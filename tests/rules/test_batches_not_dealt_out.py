@@ -245,7 +245,7 @@ for fold in range(4):
 """
     new = edited(text, "DDP308", "DDP309").text
     assert "for fold in range(4):" in new
-    assert "    xt, yt = rows_of_rank(xt, yt)\n    for step in range(3):" in new
+    assert "    xt, yt, row_weight = rows_of_rank(xt, yt)\n    for step in range(3):" in new
 
 
 MOVED = "xb, yb = x[at:at + 8], y[at:at + 8]"

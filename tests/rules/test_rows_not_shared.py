@@ -32,14 +32,14 @@ def text_of(layer: str = "", form: str = "mean", back: str = "loss.item()") -> s
 
 def test_tensors_of_an_outer_scope_get_names_of_their_own() -> None:
     text = text_of()
-    assert "    x_rows, y_rows = rows_of_rank(x, y)\n    for step in range(steps):" in text
+    assert "    x_rows, y_rows, row_weight = rows_of_rank(x, y)\n    for step in range(steps):" in text
     assert "loss = (net(x_rows) - y_rows).pow(2).mean()" in text
 
 
 def test_a_number_behind_the_loop_is_of_all_rows() -> None:
-    assert "    [mean_loss] = all_reduce_mean(loss.item())\n    return mean_loss" in text_of()
+    assert "    [mean_loss] = all_reduce_mean(loss.item() * row_weight)\n    return mean_loss" in text_of()
     text = text_of(back="loss")
-    assert "    [mean_loss] = all_reduce_mean(loss.item())\n    return torch.tensor(mean_loss)" in text
+    assert "    [mean_loss] = all_reduce_mean(loss.item() * row_weight)\n    return torch.tensor(mean_loss)" in text
 
 
 def test_a_sum_is_made_one_over_all_rows() -> None:
