@@ -160,6 +160,24 @@ def _rows(options: frozenset[str]) -> str:
 
 def _reduce(options: frozenset[str]) -> str:
     device, argument = _where(options)
+    if "empty" in options:
+        return (
+            "def <all_reduce_sum>(*values):\n"
+            '    """Sum each number over all processes; a count stays an integer, and a tensor a tensor.\n\n'
+            "    A process that had no batch gives the number that it began with, and gets a tensor, too.\n"
+            '    """\n'
+            f"{device}"
+            "    tensors = [<torch>.is_tensor(v) for v in values]\n"
+            "    floats = [v.is_floating_point() if t else isinstance(v, float) for v, t in zip(values, tensors)]\n"
+            f"    total = <torch>.tensor([*map(float, values), *floats, *tensors], dtype=<torch>.float64{argument})\n"
+            "    <dist>.all_reduce(total)\n"
+            "    sums, floats, tensors = total.view(3, -1).tolist()\n"
+            "    sums = [s if f else int(s) for s, f in zip(sums, floats)]\n"
+            "    return [\n"
+            "        <torch>.full_like(v, s) if <torch>.is_tensor(v) else <torch>.tensor(s) if t else s\n"
+            "        for v, s, t in zip(values, sums, tensors)\n"
+            "    ]\n"
+        )
     tensors = "tensor" in options
     kept = "; tensors stay tensors" if tensors else ""
     first = "*map(float, values)" if tensors else "*values"

@@ -77,8 +77,6 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
             known.per_batch = f"`{a.target}` adds up a value per batch, not per sample"
         elif a.agg not in ("sum", "size"):
             return f"`{a.target}` adds up values that could not be followed"
-        if a.tensor:
-            return f"`{a.target}` is a tensor, which an empty shard would leave a number"
         if not a.fresh:
             return f"`{a.target}` is not set to a number right before the loop"
     names = {a.target for a in known.accumulators}

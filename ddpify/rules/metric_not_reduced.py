@@ -238,7 +238,7 @@ class MetricNotReduced(Rule):
         edits: list[Edit] = [
             InsertAfter(loop.source, loop.node, (line,)),
             *more,
-            AddHelper(loop.source, "all_reduce_sum", reduce_options(facts) | _forms(sums)),
+            AddHelper(loop.source, "all_reduce_sum", reduce_options(facts) | _forms(sums, empty=not loop.training)),
             AddImport(loop.source, "dist"),
         ]
         if loop.training and not self.phase(facts, loop):
@@ -328,9 +328,10 @@ class MetricNotReduced(Rule):
         return not inner  # set inside the loop: a running value, rank 0's own
 
 
-def _forms(sums: list[Accumulator]) -> frozenset[str]:
-    """What the helper has to keep: tensors that are summed stay tensors."""
-    return frozenset({"tensor"} if any(a.tensor for a in sums) else ())
+def _forms(sums: list[Accumulator], empty: bool = False) -> frozenset[str]:
+    """What the helper keeps: tensors stay tensors, also where a process had no batch (`empty`)."""
+    tensors = any(a.tensor for a in sums)
+    return frozenset(["tensor"] * tensors + ["empty"] * (tensors and empty))
 
 
 def weighed(facts: Facts, added: cst.BaseExpression) -> bool:
