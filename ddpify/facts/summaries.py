@@ -69,6 +69,10 @@ FILLED = frozenset(f"torch.{n}" for n in ("zeros", "ones", "full", "empty", "ran
 RUN_TIME_MODULE = "<chosen at run time>"
 
 
+#: what does not hold while a script trains
+_NEVER = frozenset({"torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export"})
+
+
 class Library(Factories):
     """Summaries of functions and classes outside the project."""
 
@@ -88,6 +92,8 @@ class Library(Factories):
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("external", node, frame, ext, name, given[0][1] if given else (), extra=extra)
+        if name in _NEVER:
+            return (Const(False),)
         if name == "importlib.import_module":
             return self.module_by_name(given[0][1] if given else (), node, frame)
         if name.startswith("builtins."):
