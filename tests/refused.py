@@ -325,6 +325,17 @@ VALUES = {
             optimizer.step()
         """
     ),
+    "`flat`, which is used besides, has the entries of all rows in one dimension": by_hand(
+        """
+        for step in range(8):
+            flat = net(data).view(-1)
+            loss = flat.pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(flat[0])
+        """
+    ),
     "the loop ends by the loss of one rank's rows (`loss > 0.1`)": by_hand(
         """
         loss = torch.tensor(9.0)

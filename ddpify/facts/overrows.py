@@ -36,6 +36,8 @@ class Kind:
     why: str = ""
     #: the tensors of rows that it is, in another shape
     names: frozenset[str] = frozenset()
+    #: rows of several entries, put behind one another: `out.view(-1, classes)` of (rows, time, classes)
+    flat: bool = False
 
     @property
     def mixed(self) -> bool:
@@ -93,7 +95,7 @@ def by_entry(kinds: Iterable[Kind], why: Kind, linear: bool = False) -> Kind:
     if not overs:
         return NONE
     if overs == {Over.ROWS}:
-        return Kind(Over.ROWS, names=frozenset().union(*(k.names for k in found)))
+        return Kind(Over.ROWS, names=frozenset().union(*(k.names for k in found)), flat=any(k.flat for k in found))
     if linear and len(overs) == 1:
         return next(k for k in found if k.over in overs)
     return why

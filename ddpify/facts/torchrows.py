@@ -44,7 +44,9 @@ def of_function(node: cst.Call, name: str, ext: str, kinds: list[Kind], why: Kin
     if name in ("cat", "concat", "stack", "hstack", "vstack") and first.over in (Over.MEAN, Over.SUM):
         return first
     if name in SHAPES and first.over is Over.ROWS:
-        return ROWS if not any(k.mixed for k in kinds) else why
+        return (
+            why if any(k.mixed for k in kinds) else Kind(Over.ROWS, names=first.names, flat=_merges(node, name, plain))
+        )
     if name in _SAME:
         return by_entry([k for k in kinds if k.over is not Over.COUNT], why, linear=True)
     if name in BY_DIM:
@@ -56,6 +58,12 @@ def of_function(node: cst.Call, name: str, ext: str, kinds: list[Kind], why: Kin
         return kinds[0] if len(kinds) > 1 and kinds[1].over is Over.NONE else why
     along = [number(a.value) for a in node.args if a.keyword is not None and a.keyword.value in ("dim", "axis")]
     return by_entry(kinds, why) if name in _ELEMENTWISE and 0 not in along else why
+
+
+def _merges(node: cst.Call, name: str, plain: bool) -> bool:
+    """`out.view(-1, classes)`, `y.flatten()`: the first dimension may hold rows of more than one entry."""
+    first = next((number(a.value) for a in node.args[int(plain) :]), 0)
+    return first == (0 if name == "flatten" else -1)
 
 
 def of_loss(

@@ -102,7 +102,13 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
         return Unshared(source, node, why, first.remedy, way_back(facts.flow, node, source, level.frame, value=odd))
     steps = _training_statements(facts, level, needed)
     losses = {id(b.node): k.over for b, k in zip(backwards, kinds, strict=True) if k is not None}
-    shown = _shown(facts, level, steps)
+    shown = list(_shown(facts, level, steps))
+    flat = next((s for s in shown if s.name in step.env and step.env[s.name].flat), None)
+    if flat is not None:
+        why = f"`{flat.name}`, which is used besides, has the entries of all rows in one dimension"
+        remedy = f"give what is shown a name of its own, of the shape that the model gives (not `{flat.name}`)"
+        source = level.frame.source
+        return Unshared(source, flat.uses[0], why, remedy, way_back(facts.flow, flat.uses[0], source, level.frame))
     found = tuple(t for t in totals(step.totals.values(), _trains(facts, backwards, steps)) if not _is_told(facts, t))
     ends = next((u for t in found for n in level.loops for u in t.reads_in(n.node)), None)
     if ends is not None:
