@@ -52,7 +52,7 @@ def _text(known: LoaderFacts, name: str, dist: str) -> str:
     """The call once more: `DataLoader(loader.dataset, batch_size=8, sampler=range(rank, n, world_size))`"""
     source, found = known.source, list[str]()
     for at, arg in enumerate(known.call.args):
-        what = loader_argument(at, arg)
+        what = "" if arg.star else loader_argument(at, arg)
         if what == "dataset":
             found.append(source.code(arg).replace(source.code(arg.value), f"{name}.dataset").rstrip(", \n"))
         elif what not in _LEFT_OUT and not (dist and what == "drop_last"):
@@ -65,12 +65,13 @@ def _text(known: LoaderFacts, name: str, dist: str) -> str:
 def _target(known: LoaderFacts) -> cst.Name | cst.Attribute | None:
     """What the training loader is assigned to, where its call can be written a second time."""
     stmt, args = known.stmt, known.call.args
-    late = any(a.keyword is None and at > 1 for at, a in enumerate(args))
+    late = any(a.keyword is None and not a.star and at > 1 for at, a in enumerate(args))
     own = known.problem or known.draws is not None or known.plain is not None or known.subset or known.dataset is None
     if not isinstance(stmt, cst.Assign) or stmt.value is not known.call or len(stmt.targets) != 1:
         return None
     target = stmt.targets[0].target
-    if late or own or any(a.star for a in args) or not isinstance(target, (cst.Name, cst.Attribute)):
+    unknown = any(a.star == "*" for a in args) or (known.splat is not None and known.splat_shuffles)
+    if late or own or unknown or not isinstance(target, (cst.Name, cst.Attribute)):
         return None
     return target
 
