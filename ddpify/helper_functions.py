@@ -136,7 +136,7 @@ def _rows(options: frozenset[str]) -> str:
             'not divide."""\n'
             f"    return [{padded} for t in tensors]\n"
         )
-    mine = own.format("rank::world_size")
+    mine = own.format("list(range(rank, len(t), world_size))")  # a copy: a strided slice has no view(-1)
     head = "    rank, world_size = <dist>.get_rank(), <dist>.get_world_size()\n"
     if "weight" not in options:
         return (
