@@ -386,6 +386,32 @@ def test_a_case_as_it_is_written(name: str) -> None:
     assert {p.code for p in found if p.severity != "info"} == expected, [(p.line, p.code, p.message) for p in found]
 
 
+SPAWNED = f"""\
+{HEAD.replace('dist.init_process_group("nccl")', "")}
+from utils import launching
+
+
+def main(number=0):
+    dist.init_process_group("nccl", rank=number)
+    if number == 0:
+        print("first")
+        torch.save(net.state_dict(), "net.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if os.path.exists("many"):
+        launching.spawn(main)
+    else:
+        main()
+"""
+
+
+def test_a_function_that_a_missing_module_spawns_gets_its_rank() -> None:
+    found = check(Source(Path("train.py"), SPAWNED.encode()), "train.py", Task(Settings())).problems
+    assert [(p.line, p.code) for p in found if p.code in ("DDP401", "DDP402")] == []
+
+
 LAUNCHER = """\
 import os
 import subprocess

@@ -52,6 +52,8 @@ _PLAIN = re.compile(
 _RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master")
 _SPAWNS = re.compile(
     r"torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)|(torch\.)?multiprocessing\.(\w+\.)*Process"
+    # of a module of the user's that is not there
+    r"|(?!torch|gevent|eventlet|asyncio|pexpect|os\.)(\w+\.)+spawn"
 )
 #: What may stand between a node and some of the ranks.
 _LIMITING = frozenset(
