@@ -1,4 +1,4 @@
-"""Loaders in, where passes over them begin that no loop makes out: `it = iter(loader)` and `next(it)`."""
+"""Loaders in, where passes over them begin that nothing counts out: `it = iter(loader)`, loaders made anew."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from ddpify.edits import AddHelper, AddImport, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event
-from ddpify.facts.roles import expression_for, loaders_in
+from ddpify.facts.roles import EpochLoop, expression_for, loaders_in
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import FromBatch, Loader
+from ddpify.rules._base import Finding, Rule
 from ddpify.source import Source, walk
 
 
@@ -106,3 +108,55 @@ def _named(facts: Facts, loader: Loader, e: Event) -> str:
         return ""
     found = expression_for(loader, e.frame, facts.flow, e.node) or expression_for(loader, e.frame, facts.flow)
     return found or ""
+
+
+def remade(epoch: EpochLoop) -> bool:
+    """Whether a function that is called in each epoch makes the loader."""
+    made, loop = epoch.loader.site.frame, epoch.loop
+    return loop is not None and any(lp.node is loop.node for loops in made.loops_around() for lp in loops)
+
+
+def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
+    """`loader.sampler.set_epoch(epoch)`; where nothing counts the passes, the sampler does."""
+    known = loader_facts(facts, loader)
+    sampler = f"{name}.{known.sampler_path if known is not None else 'sampler'}"
+    return f"{sampler}.set_epoch({epoch or f'{sampler}.epoch + 1'})"
+
+
+def passes(rule: Rule, facts: Facts, source: Source, place: cst.CSTNode, loader: Loader, name: str) -> Finding:
+    return rule.finding(
+        source,
+        place,
+        f"`{name}` is shuffled anew in every pass",
+        InsertBefore(source, place, (set_epoch(facts, loader, name),)),
+        reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
+    )
+
+
+def drawn(rule: Rule, facts: Facts, source: Source, place: cst.CSTNode, loader: Loader, name: str) -> Finding:
+    """`def train(data): loader = DataLoader(data)`: each call has a new sampler, and no epoch is known there."""
+    names = facts.names_of(source)
+    number = f"{names['broadcast_value']}({names['torch']}.randint(2**31, ()).item())"
+    return rule.finding(
+        source,
+        place,
+        f"`{name}` is shuffled anew in every pass",
+        InsertBefore(source, place, (set_epoch(facts, loader, name, number),)),
+        AddHelper(source, "broadcast_value"),
+        AddImport(source, "torch"),
+        reason="the loader is made anew for each pass: the number of its order is drawn, and rank 0's on all ranks",
+    )
+
+
+def counted(rule: Rule, facts: Facts, found: Pass, loop: cst.CSTNode, place: cst.CSTNode) -> Finding:
+    """`while True: it = iter(DataLoader(...))`: each has a new sampler, so the passes are counted beside it."""
+    count = facts.names_of(found.source).fresh("passes")
+    line = set_epoch(facts, found.loader, found.name, count)
+    return rule.finding(
+        found.source,
+        place,
+        f"`{found.name}` is shuffled anew in every pass",
+        InsertBefore(found.source, loop, (f"{count} = 1",)),
+        InsertBefore(found.source, place, (f"{count} += 1", line)),
+        reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
+    )

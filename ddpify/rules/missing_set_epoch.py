@@ -16,8 +16,8 @@ from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import Ext, Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._passes import Pass, one_by_one
-from ddpify.source import Source, walk
+from ddpify.rules._passes import counted, drawn, one_by_one, passes, remade, set_epoch
+from ddpify.source import walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
 
@@ -282,30 +282,10 @@ class MissingSetEpoch(Rule):
                 if at == 0 and isinstance(node, (cst.For, cst.While))
                 else statement_of(frame.source, stmt)
             )
-            return self.passes(facts, frame.source, place, epoch.loader, loader)
+            if remade(epoch):
+                return drawn(self, facts, frame.source, place, epoch.loader, loader)
+            return passes(self, facts, frame.source, place, epoch.loader, loader)
         return None
-
-    def passes(self, facts: Facts, source: Source, place: cst.CSTNode, loader: Loader, name: str) -> Finding:
-        return self.finding(
-            source,
-            place,
-            f"`{name}` is shuffled anew in every pass",
-            InsertBefore(source, place, (set_epoch(facts, loader, name),)),
-            reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
-        )
-
-    def counted(self, facts: Facts, found: Pass, loop: cst.CSTNode, place: cst.CSTNode) -> Finding:
-        """`while True: it = iter(DataLoader(...))`: each has a new sampler, so the passes are counted beside it."""
-        count = facts.names_of(found.source).fresh("passes")
-        line = set_epoch(facts, found.loader, found.name, count)
-        return self.finding(
-            found.source,
-            place,
-            f"`{found.name}` is shuffled anew in every pass",
-            InsertBefore(found.source, loop, (f"{count} = 1",)),
-            InsertBefore(found.source, place, (f"{count} += 1", line)),
-            reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
-        )
 
     def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.CSTNode) -> cst.CSTNode | None:
         """The loop statement over the loader, where the loader is made anew in each epoch."""
@@ -347,18 +327,11 @@ class MissingSetEpoch(Rule):
             place = statement_of(found.source, found.node)
             loop = found.remade_in(facts)
             if found.name and loop is not None:
-                yield self.counted(facts, found, loop, place)
+                yield counted(self, facts, found, loop, place)
             elif found.name:
-                yield self.passes(facts, found.source, place, found.loader, found.name)
+                yield passes(self, facts, found.source, place, found.loader, found.name)
             else:
                 yield self.finding(found.source, found.node, found.problem, left=_PASS)
-
-
-def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
-    """`loader.sampler.set_epoch(epoch)`; where nothing counts the passes, the sampler does."""
-    known = loader_facts(facts, loader)
-    sampler = f"{name}.{known.sampler_path if known is not None else 'sampler'}"
-    return f"{sampler}.set_epoch({epoch or f'{sampler}.epoch + 1'})"
 
 
 def _is_once(facts: Facts, loop: cst.CSTNode) -> bool:

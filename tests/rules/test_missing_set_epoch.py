@@ -217,3 +217,29 @@ for step in range(9):
 def test_a_function_that_is_called_twice_counts_its_passes_once() -> None:
     text = edited(PEEKED, CODE).text
     assert text.count("loader.sampler.set_epoch(loader.sampler.epoch + 1)") == 1
+
+
+IN_A_FUNCTION = """
+def train_epoch({given}):
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+    for (x,) in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+for epoch in range(start, 9):
+    train_epoch({given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [("epoch", "epoch"), ("", "broadcast_value(torch.randint(2**31, ()).item())")],
+)
+def test_a_loader_that_a_function_makes_in_each_epoch_has_another_order_each_time(given: str, number: str) -> None:
+    """Its sampler is new in each call, so it cannot count the passes."""
+    head = "".join(line for line in SCRIPT.partition("def train_epoch")[0].splitlines(True) if "loader =" not in line)
+    text = edited(head + IN_A_FUNCTION.format(given=given), CODE).text
+    assert f"    loader.sampler.set_epoch({number})\n    for (x,) in loader:" in text
