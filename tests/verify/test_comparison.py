@@ -92,7 +92,7 @@ def test_the_table_shows_where_the_losses_part() -> None:
 # -- where the original takes no batches of several ranks ---------------------------------------------------------
 
 
-def _scripted(folder: Path, **answers: Trace) -> tuple[Equivalence | None, list[str]]:
+def _scripted(folder: Path, *, neither: bool = False, **answers: Trace) -> tuple[Equivalence | None, list[str]]:
     """A comparison whose runs are answered from a list, and which runs it asked for."""
     asked = list[str]()
 
@@ -103,7 +103,8 @@ def _scripted(folder: Path, **answers: Trace) -> tuple[Equivalence | None, list[
             return answers[f"{who}_given_one" if "alone" in asked and who == "original" else who]
 
     launch = Launch(folder / "train_ddp.py", (), 2, 60.0)
-    return Runs(folder / "train.py", launch, Still(), folder, None).compared(double=True), asked
+    runs = Runs(folder / "train.py", launch, Still(), folder, None)
+    return runs.compared(double=True) or (runs.neither() if neither else None), asked
 
 
 def _trained(value: float, ranks: int = 1) -> Trace:
@@ -141,3 +142,27 @@ def test_what_nobody_could_look_at_is_not_said_to_hold() -> None:
     found["same_alone"] = of_one(Pair(trace([end()]), trace([end()]), True))
     assert not [result for result in found.values() if result.status is Status.HELD]
     assert found["same_gradients"].sentence == "no optimizer stepped"
+
+
+def test_ranks_that_train_nothing_fail_against_an_original_that_trains(tmp_path: Path) -> None:
+    found, asked = _scripted(tmp_path, ranks=trace([end()], [end()]), original=_trained(0.5))
+    assert asked == ["ranks", "original"]
+    assert found is not None
+    assert [(r.name, r.status) for r in found.results] == [("same_losses", Status.FAILED)]
+    assert "makes no backward pass, the original 1 backward pass" in found.results[0].sentence
+
+
+def test_neither_trains(tmp_path: Path) -> None:
+    found, _ = _scripted(tmp_path, ranks=trace([end()], [end()]), original=trace([end()]))
+    assert found is not None
+    assert [r.status for r in found.results] == [Status.NOT_TRIED]
+
+
+@pytest.mark.parametrize(("original", "said"), [(STOPS, "the original does not run here either"), (_trained(0.5), "")])
+def test_whether_the_original_runs_is_said_where_the_ranks_do_not(tmp_path: Path, original: Trace, said: str) -> None:
+    found, asked = _scripted(tmp_path, neither=True, ranks=STOPS, original=original)
+    assert asked == ["ranks", "original"]
+    assert found is not None
+    assert found.results[0].sentence.startswith("not compared: the converted script stops at train.py:30")
+    assert said in found.results[0].sentence
+    assert ("does not run here" in found.results[0].sentence) is bool(said)

@@ -110,6 +110,38 @@ class DatasetDict(dict):
 def load_dataset(path, *args, **kwargs):
     raise ConnectionError(path)
 """
+ASKS = """
+import os
+from pathlib import Path
+root = os.path.abspath("flowers")
+assert os.path.exists(root), "{} is not there".format(root)
+if not os.path.isdir(root):
+    raise FileNotFoundError(root)
+if not Path("flowers", "train").is_dir():
+    print("no data")
+    exit(1)
+assert (os.path.exists("there.csv") and
+        os.path.isfile("labels.txt"))
+if os.path.exists("checkpoint.pt"):
+    raise AssertionError("nothing to resume from")
+if not os.path.exists("made"):
+    os.makedirs("made")
+assert Path("made").exists() and len(os.listdir("flowers")) == 24
+"""
+LOADS = """
+import torch
+net = torch.nn.Linear(3, 2)
+torch.save(net.state_dict(), "own.pt")
+net.load_state_dict(torch.load("own.pt"))
+found = torch.load("missing.pth", map_location="cpu")
+net.load_state_dict({k: v for k, v in found.items() if k in net.state_dict()}, strict=False)
+net.load_state_dict(found["model"])
+try:
+    start = torch.load("checkpoint.pt")
+except FileNotFoundError:
+    start = None
+assert start is None and net.weight.isfinite().all()
+"""
 OWN = """
 import datasets
 assert datasets.make() == 3
@@ -171,3 +203,13 @@ def test_pretrained_weights_are_the_same_on_all_ranks(tmp_path: Path) -> None:
 def test_a_module_that_is_called_as_the_library_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "datasets.py").write_text("def make():\n    return 3\n")
     assert _made_up(_run(tmp_path, OWN)) == []
+
+
+def test_data_that_a_script_insists_on_is_said_to_be_there(tmp_path: Path) -> None:
+    made = _made_up(_run(tmp_path, ASKS))
+    flowers = str(tmp_path / "flowers")
+    assert made == [flowers, flowers, "flowers/train", "labels.txt", "the files of flowers"]
+
+
+def test_a_checkpoint_that_may_be_missing_is(tmp_path: Path) -> None:
+    assert _made_up(_run(tmp_path, LOADS)) == ["the weights missing.pth"]

@@ -85,7 +85,7 @@ def compare(
     """Run `launch` on its ranks, and the original as one process on the batches that the ranks read."""
     with _room() as room:
         runs = _Runs(original, replace(launch, script=launch.script.resolve()), still or Still(), room, progress)
-        return runs.compared(double=True) or runs.compared(double=False) or runs.given_up()
+        return runs.compared(double=True) or runs.compared(double=False) or runs.neither()
 
 
 @contextlib.contextmanager
@@ -174,6 +174,13 @@ class _Runs:
             return None
         told = untried("same_losses", f"not compared: {self.why}")
         return self._equivalence(Pair(single, one, double), (told, of_one(Pair(single, one, double))))
+
+    def neither(self) -> Equivalence:
+        """It runs in no precision: does the original?"""
+        one = self._run(False, None, script=self.original, nproc=1, nnodes=1, alone=True)
+        if not one.ended_well:
+            self.why += f"; the original does not run here either: by itself it {_how(one)}"
+        return self.given_up()
 
     def given_up(self) -> Equivalence:
         """Neither in float64 nor in float32, or not in time."""

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from .log import Log, is_user_file, patch
+from .presence import watch_questions
 from .tables import csv_text, rows, table, texts
 from .vision import image, watch_datasets, watch_weights
 
@@ -61,6 +62,7 @@ class Standins:
         watch_weights(self.told)
         patch(builtins, "open", self._open)
         patch(os, "listdir", self._listdir)
+        watch_questions(self._told_once)
 
     # -- files -----------------------------------------------------------------------------------------------
 

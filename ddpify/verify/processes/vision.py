@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from .log import patch
+from .log import is_user_file, patch
+from .presence import is_caught
 
 _normal = torch.randn  # as it is before others patch it
 TRAINING, OTHER = 96, 40  # samples
@@ -197,6 +198,21 @@ def watch_weights(told: Callable[[str], None]) -> None:
             if getattr(module, "__dict__", {}).get(name) is real:
                 setattr(module, name, load)
     patch(torch.nn.Module, "load_state_dict", _load_state_dict)
+    patch(torch, "load", functools.partial(_load, told))
+
+
+def _load(told: Callable[[str], None], real: Any) -> Any:
+    """`net.load_state_dict(torch.load("mobilenet_v2.pth"))`, which somebody was to download."""
+
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        missing = isinstance(f, (str, os.PathLike)) and not os.path.exists(f)
+        if not missing or not is_user_file(frame.f_code.co_filename) or is_caught(frame):
+            return real(f, *args, **kwargs)
+        told(f"the weights {os.fspath(f)}")
+        return NotHere()
+
+    return load
 
 
 def _load_state_dict(real: Any) -> Any:
