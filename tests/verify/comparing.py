@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ STILL: dict[str, Any] = {"double": True, "dropout": False, "batch_norm": False, 
 
 @dataclass(frozen=True)
 class Scripts:
-    """An original and what it became; each runs in the folder that it stands in."""
+    """An original and what it became; each run has a copy of the folder that it stands in."""
 
     original: Path
     converted: Path
@@ -63,11 +65,18 @@ def _run(jobs: Mapping[str, Job], timeout: float) -> dict[str, JobResult]:
 
 def _job(scripts: Scripts, ranks: Trace | None, scale: float = 1.0) -> Job:
     wish = {**STILL, **(scripts.still or {})}
+    folder = _fresh(scripts.converted)
     if ranks is None:
-        return Job(scripts.converted, scripts.args, scripts.world, scripts.converted.parent, together=wish)
+        return Job(scripts.converted, scripts.args, scripts.world, folder, together=wish)
     wish |= {"plan": plan_of(ranks), "scale": scale}
-    return Job(scripts.converted, scripts.args, 0, scripts.converted.parent, together=wish)
+    return Job(scripts.converted, scripts.args, 0, folder, together=wish)
 
 
 def _original(job: Job, scripts: Scripts) -> Job:
-    return replace(job, script=scripts.original, cwd=scripts.original.parent)
+    return replace(job, script=scripts.original, cwd=_fresh(scripts.original))
+
+
+def _fresh(script: Path) -> Path:
+    """A working folder that no run has left a checkpoint in."""
+    folder = Path(tempfile.mkdtemp(dir=script.parent.parent))
+    return Path(shutil.copytree(script.parent, folder, dirs_exist_ok=True))

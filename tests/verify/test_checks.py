@@ -99,6 +99,16 @@ BAD: list[tuple[str, str, Trace]] = [
         ),
     ),
     (
+        "parameters_equal",  # `p.data.add_(p.grad, alpha=-lr)`
+        "in the end wrapped model 0 differs on rank 1",
+        trace(*[[{"kind": "final", "sums": {"wrapped model 0": c}}, end(backwards=2)] for c in "ab"]),
+    ),
+    (
+        "same_step_count",
+        "nothing is trained: a rank's share of 9 samples makes no whole batch",
+        trace(*[[drawn(drop_last=True, size=9, training=False), end()]] * 2),
+    ),
+    (
         "same_step_count",
         "rank 1 made 1 step, rank 0 2 at train.py:45",
         trace([step(1), step(2), end()], [step(1), end()]),
@@ -327,6 +337,11 @@ def test_says_what_it_holds(cls: type[Check]) -> None:
         ("disjoint_shards", trace([drawn(0, 1, sampler="B", batch=2)], [drawn(0, 1, 2, sampler="B", batch=2)])),
         # a sampler of the script's own need not draw every sample
         ("disjoint_shards", trace([drawn(0, sampler="ShardedSampler")], [drawn(1, sampler="ShardedSampler")])),
+        # stepped by hand
+        (
+            "parameters_equal",
+            trace(*[[{"kind": "final", "sums": {"wrapped model 0": "a"}}, end(backwards=2)]] * 2),
+        ),
         # what the script keeps equal itself may stay outside the wrapper
         ("wrapped", trace([WRAP, step(1, "aa", outside=4)], [WRAP, step(1, "aa", outside=4)])),
         # a prompt before a frozen model: nothing to wrap, its gradient is averaged by hand

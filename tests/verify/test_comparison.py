@@ -83,6 +83,48 @@ def test_a_run_writes_into_a_copy_of_the_folder(tmp_path: Path) -> None:
     assert (work / "data" / "few.txt").read_text() == "1"
 
 
+def test_temporary_files_below_the_working_folder_are_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    for name in ("tmp/ddpify-mine/1", "tmp/ddpify-of-another", "tmp/kept", "ddpify-notes"):
+        (work / name).mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(work / "tmp"))
+    made = shadow(work, work / "tmp" / "ddpify-mine" / "1" / "work")
+    assert sorted(str(p.relative_to(made)) for p in made.rglob("*")) == ["ddpify-notes", "tmp", "tmp/kept"]
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ({"shapes": ["[3]"]}, ""),
+        ({"shapes": ["[3]"], "collated": False}, "the batches come from a stream"),
+        ({"shapes": ["[4]"]}, "samples are padded to the longest of their batch"),
+    ],
+)
+def test_what_one_process_cannot_do_is_no_difference(order: dict[str, Any], why: str) -> None:
+    def rank(value: float, **more: Any) -> list[dict[str, Any]]:
+        read = {**ORDER, "batches": [[0, 1]], "shapes": ["[3]"], **more}
+        return [read, {"kind": "loss", "number": 1, "step": 1, "value": value}, step(1), end()]
+
+    pair = Pair(trace(rank(0.5), rank(0.6, **order)), trace(rank(0.7)), True)
+    found = {result.name: result for result in rows(pair)}["same_losses"]
+    assert found.status is (Status.NOT_TRIED if why else Status.FAILED)
+    assert why in found.sentence
+
+
+@pytest.mark.parametrize(("done", "length", "told"), [(12, 21, True), (2, 2, False), (10, 10, False), (5, 50, False)])
+def test_schedules_that_come_to_a_half_of_their_length_are_told(done: int, length: int, told: bool) -> None:
+    lines = [
+        {**ORDER, "batches": [[0]], "batch_size": 1},
+        {"kind": "rates", "number": 1, "optimizer": 0, "rates": [0.1]},
+    ]
+    own = {"kind": "own_order", "loader": 0, "number": 0, "batch_size": 1}
+    schedule = {"kind": "schedule", "name": "LinearLR", "done": done, "length": length, "at": "train.py:9"}
+    pair = Pair(trace([*lines, schedule, end()], [*lines, end()]), trace([*lines, own, end()]), True)
+    assert ({r.name: r for r in rows(pair)}["same_rates"].status is Status.FAILED) is told
+
+
 def test_the_table_shows_where_the_losses_part() -> None:
     curve = [(step, 1.0 / step, 1.0 / step + (0.1 if step > 20 else 0.0)) for step in range(1, 41)]
     rows = [row.split()[0] for row in table(curve)]

@@ -66,7 +66,7 @@ def of_loss(pair: Pair, loss: LossPair) -> Cause:
     if min(values) - 1e-12 <= one <= max(values) + 1e-12:
         return Cause(
             "the loss is a mean over something of which the ranks have different amounts (a mask, ignore_index, "
-            "weights, tokens): divide by its mean over the ranks"
+            "weights, tokens): divide by its mean over the ranks; or it is no mean over samples"
         )
     return Cause(
         "the loss hangs on the batch as a whole (other samples of it, or noise that has no row for each sample)"

@@ -100,6 +100,7 @@ class Order(Event):
     training: bool = False
     complete: bool = False
     ascending: bool = False
+    shapes: tuple[str, ...] = ()  # of each batch, without the number of its samples
     batches: tuple[Sequence[int | str], ...] = ()
 
 

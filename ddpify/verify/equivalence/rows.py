@@ -10,7 +10,7 @@ from ..checks._base import at, count
 from ..trace import Step
 from . import causes
 from .causes import Cause
-from .events import Gradients, Initial, Line, Loss, OwnOrder, Parameters, Rates, Schedule
+from .events import Gradients, Initial, Line, Loss, Order, OwnOrder, Parameters, Rates, Schedule
 from .pair import Pair
 from .plan import joined, orders
 from .printed import Different, compare_lines, near
@@ -50,7 +50,7 @@ def samples(pair: Pair) -> Result:
         batch = sum(p.batch_size or 1 for p in passes)
         lost = event.missing >= batch if event.drop_last else event.missing
         epoch = f"epoch {key[1] + 1}"
-        if event.extra > pair.world - 1:
+        if event.extra > _spare(pair, passes):
             read = count(event.size + event.extra, "sample")
             what = f"{epoch}: the ranks together read {read}, the original {event.size:,}"
             return failed(name, what, Cause("every rank reads the whole set: the loader has no sampler", ("DDP301",)))
@@ -86,6 +86,13 @@ def order(pair: Pair) -> Result:
     return (
         held(name, f"as the original does, in {count(looked, 'pass')}") if looked else untried(name, "one epoch only")
     )
+
+
+def _spare(pair: Pair, passes: Sequence[Order]) -> int:
+    """How many samples may come twice; whole batches that are dealt out are padded by whole batches."""
+    dealt = any(p.batch_size is None for p in passes)
+    longest = max((len(batch) for p in passes for batch in p.batches), default=1)
+    return (pair.world - 1) * (longest if dealt else 1)
 
 
 def _another_part(pair: Pair, event: OwnOrder) -> bool:
@@ -173,7 +180,9 @@ def rates(pair: Pair) -> Looked:
 
 def _too_long(pair: Pair, schedule: Schedule) -> bool:
     """Did it come to one N-th of its length, where the batch of a step is N times the original's?"""
-    if schedule.length is None or schedule.done < 2 or pair.ranks.was_cut or pair.factor != pair.world:
+    if schedule.length is None or pair.ranks.was_cut or pair.factor != pair.world:
+        return False
+    if schedule.done < 2 * pair.world or schedule.length < 1.5 * schedule.done:
         return False
     return pair.world > 1 and abs(schedule.done * pair.world - schedule.length) < 2 * pair.world
 
@@ -236,12 +245,12 @@ def rows(pair: Pair) -> Iterator[Result]:
     if any(_another_part(pair, event) for event in pair.other.of(OwnOrder) if event.known):
         failed_at.append((-1, -1, "same_samples"))  # the original could not be given what the ranks read
     root = min(failed_at)[2] if failed_at else ""
-    unfed = not orders(pair.ranks)
+    why = _incomparable(pair)
     for result in [*(result for (result, _), _ in looked), parameters(pair), numbers(pair)]:
         if result.status is not Status.FAILED or result.name == "same_start":
             yield result
-        elif unfed:
-            yield untried(result.name, f"not compared: {_UNFED}")
+        elif why:
+            yield untried(result.name, f"not compared: {why}")
         elif root and result.name != root:
             told = result.sentence.partition("; likely")[0]
             yield untried(result.name, f"differs, which may follow from {root}: {told}")
@@ -251,6 +260,19 @@ def rows(pair: Pair) -> Iterator[Result]:
 
 _UNSTEPPED = "no optimizer stepped"
 _UNFED = "the batches come from no DataLoader, so one process cannot be given those of the ranks"
+_STREAM = "the batches come from a stream, so one process cannot be given those of the ranks"
+_PADDED = "samples are padded to the longest of their batch, and the ranks' batches together are longer"
+
+
+def _incomparable(pair: Pair) -> str:
+    """Why one process cannot do what the ranks do together; empty where it can."""
+    found = orders(pair.ranks)
+    if not found:
+        return _UNFED
+    if not all(p.collated for passes in found.values() for p in passes):
+        return _STREAM
+    shapes = (zip(*(p.shapes for p in passes), strict=False) for passes in found.values())
+    return _PADDED if any(len(set(together)) > 1 for batches in shapes for together in batches) else ""
 
 
 def of_one(pair: Pair) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def _fill(of: Path, made: Path) -> None:
     with os.scandir(of) as found:
         for entry in found:
             target = made / entry.name
-            if entry.name in _LEFT_OUT:
+            if entry.name in _LEFT_OUT or _is_ours(entry):
                 continue
             if entry.is_dir(follow_symlinks=False) and not _holds_data(entry.path):
                 _fill(Path(entry.path), target)
@@ -46,6 +47,12 @@ def _fill(of: Path, made: Path) -> None:
                 shutil.copy2(entry.path, target)
             elif entry.is_file() or entry.is_dir():
                 target.symlink_to(os.path.realpath(entry.path))
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    """A folder of a verify that runs, this one or another: temporary files may be made below the working folder."""
+    temporary = os.path.realpath(tempfile.gettempdir())
+    return entry.name.startswith("ddpify-") and os.path.realpath(os.path.dirname(entry.path)) == temporary
 
 
 def _holds_data(folder: str) -> bool:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .chance import tensors
 from .loading import CutShort
 from .log import Log, patch
 from .streams import Streams
@@ -70,6 +71,17 @@ def bottom(dataset: Any) -> tuple[Any, list[int] | None]:
     return dataset, names
 
 
+def _shapes(data: Any, samples: int) -> str:
+    """The sizes of the tensors of a batch, but for how many samples it has."""
+    told = []
+    for found in tensors(data):
+        sizes = list(found.shape)
+        if samples in sizes:
+            sizes.remove(samples)  # the first: that of the samples
+        told.append(str(sizes))
+    return " ".join(told)
+
+
 class State:
     """One pass over one loader, while it goes on."""
 
@@ -88,6 +100,7 @@ class State:
         }
         self.batches: list[list[Hashable]] = []
         self._drawn: list[int] = []
+        self.shapes: list[str] = []
         self.delivered = 0
         self.iterator: weakref.ref[Any] | None = None
         self.active = self.training = self.over = False
@@ -201,7 +214,11 @@ class Orders:
 
     def _note_own(self, loader: Any, state: State, batches: Iterable[Iterable[Any]]) -> None:
         """How the samples of the ranks compare with those that this loader would have drawn."""
-        sampler = loader.sampler
+        sampler, whole = loader.sampler, loader.batch_sampler
+        if type(whole) is BatchSampler:  # `DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 10, True))`
+            sampler = whole.sampler
+        elif whole is not None:
+            sampler = whole  # of the script's own: nobody knows what it would draw
         known = type(sampler) in (SequentialSampler, RandomSampler, SubsetRandomSampler)
         again = bool(getattr(sampler, "replacement", False))
         drawn = Counter(index for batch in batches for index in batch)
@@ -215,7 +232,7 @@ class Orders:
             number=state.number,
             sampler=type(sampler).__name__,
             shuffle=isinstance(sampler, (RandomSampler, SubsetRandomSampler)),
-            drop_last=bool(loader.drop_last),
+            drop_last=bool(loader.drop_last or getattr(whole, "drop_last", False)),
             known=bool(own),
             batch_size=self._own_sizes.get(state.made),
             size=sum(own.values()),
@@ -255,6 +272,7 @@ class Orders:
             self.fed = True
             place = (state.made, state.number, state.delivered)
             samples = state.batches[-1] if state.batches else []
+            state.shapes.append(_shapes(data, len(samples)))
             self._streams.enter(place, samples, state.blocks if samples else [], self._log.rank)
             return self._deliver(data)
 
@@ -273,7 +291,7 @@ class Orders:
             return
         state.over = True
         self._open.remove(state)
-        told = {"training": state.training, "complete": complete, "ascending": state.ascending}
+        told = {"training": state.training, "complete": complete, "ascending": state.ascending, "shapes": state.shapes}
         self._log.note("order", **state.facts, **told, batches=state.batches)
         if not left:
             self.place = "trained" if state.training else "evaluated"
