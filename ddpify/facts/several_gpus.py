@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import constants
-from ddpify.facts.devices import device_uses
+from ddpify.facts.devices import device_choices, device_uses
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.values import Const, Data, Device, Module, Parameters, Thing, Value
 from ddpify.source import Source, walk
@@ -66,6 +66,15 @@ def several_gpus(facts: Facts) -> SeveralGpus | None:
     return SeveralGpus(
         tuple(named), one, two, (two.source, two.node, "names another GPU, which is known at run time only")
     )
+
+
+def handed_on(facts: Facts) -> list[Named]:
+    """GPUs named away from where they are used: `def train(device="cuda:0")`, `{"device": "cuda:0"}`."""
+    used = {o.value for _, value in device_uses(facts) for o in value if isinstance(o, Const)}
+    chosen = {n for c in facts.cached("device_choices", device_choices) for s in c.stmts for n in walk(s)}
+    named = [n for source in facts.project.files() for n in _named(facts, source) if n.node not in chosen]
+    texts = [n for n in named if isinstance(n.node, cst.SimpleString) and n.node.evaluated_value in used]
+    return [n for n in texts if not _is_argument(n) and _is_replaceable(n)]
 
 
 def _at_run_time(facts: Facts) -> list[Named]:

@@ -10,6 +10,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, modules, with_parts
 from ddpify.facts.dependencies import bindings, read_names
 from ddpify.facts.externals import role_of
+from ddpify.facts.heads import asks_for, given_none, idle_head
 from ddpify.facts.values import Class, Ext, Func, Module
 from ddpify.source import Source, dotted, walk
 
@@ -24,13 +25,16 @@ _ENDS = (cst.Return, cst.Break, cst.Continue)
 
 
 def left_out(facts: Facts, module: Module) -> str | None:
-    """The attribute of a layer that forward leaves out by chance, by its data or by a switch, None where none is."""
+    """The attribute of a layer that forward leaves out by chance, by its data or by a switch, None where none is.
+
+    Also one whose output a loss does not use.
+    """
     for m in with_parts(module):
         if m.cls is not None:
             found = next(_in_forward(facts, m, m.cls), None) or next(_never_read(facts, m, m.cls), None)
             if found is not None:
                 return found
-    return None
+    return idle_head(facts, module)
 
 
 def _never_read(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
@@ -72,12 +76,41 @@ def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
                 name = dotted(node.func).split(".")[1]
                 if any(m.has_parameters for m in modules(module.fields.get(name, ()))):
                     calls.setdefault(name, []).append(node)
-        open_tests = [n for n in walk(func.node.body) if _is_open(facts, func, n)]
+        empty = given_none(facts, module, func)
+        open_tests = [n for n in walk(func.node.body) if _is_open(facts, func, n) or _is_given_or_not(empty, n)]
         for name, nodes in calls.items():
-            if all(any(_depends(func.source, call, test) for test in open_tests) for call in nodes) or (
-                all(_is_off(module, func.source, call, me) for call in nodes) and _is_always_made(cls, name)
+            tests = [t for t in open_tests if not _on_both_sides(func.source, nodes, t)]
+            if (
+                all(any(_depends(func.source, call, test) for test in tests) for call in nodes)
+                or all(_is_never_given(empty, func.source, call) for call in nodes)
+                or (all(_is_off(module, func.source, call, me) for call in nodes) and _is_always_made(cls, name))
             ):
                 yield f"{me}.{name}"
+
+
+def _is_given_or_not(empty: dict[str, set[bool]], node: cst.CSTNode) -> bool:
+    """`if y is not None: h = h + self.label(y)`, of a `y` that training gives at times"""
+    asked = asks_for(node.test) if isinstance(node, cst.If) else None
+    return asked is not None and len(empty.get(asked[0], ())) > 1
+
+
+def _is_never_given(empty: dict[str, set[bool]], source: Source, call: cst.Call) -> bool:
+    """The same, of a `y` that training never gives."""
+    inner: cst.CSTNode = call
+    for above in source.ancestors(call):
+        if isinstance(above, cst.If) and inner in (above.body, above.orelse):
+            asked = asks_for(above.test)
+            if asked is not None and empty.get(asked[0]) == {True} and (inner is above.body) is not asked[1]:
+                return True
+        inner = above
+    return False
+
+
+def _on_both_sides(source: Source, calls: list[cst.Call], test: cst.CSTNode) -> bool:
+    """Whether a layer is called however a test decides."""
+    if not isinstance(test, cst.If) or test.orelse is None:
+        return False
+    return all(any(part in source.ancestors(c) for c in calls) for part in (test.body, test.orelse))
 
 
 def _is_off(module: Module, source: Source, call: cst.Call, me: str) -> bool:

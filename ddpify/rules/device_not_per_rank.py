@@ -12,7 +12,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
 from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.several_gpus import several_gpus
+from ddpify.facts.several_gpus import handed_on, several_gpus
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._several_gpus import shifted
@@ -82,6 +82,24 @@ class DeviceNotPerRank(Rule):
                     optimizer.step()
             """,
             gives=("with torch.cuda.device(torch.cuda.current_device() if torch.cuda.is_available() else -1):",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def train(epochs=2, device="cuda:1"):
+                loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+                model = nn.Linear(4, 1).to(device)
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for epoch in range(epochs):
+                    for (x,) in loader:
+                        model(x.to(device)).mean().backward()
+                        optimizer.step()
+            if __name__ == "__main__":
+                train()
+            """,
+            gives=('def train(epochs=2, device="cuda"):',),
         ),
     )
 
@@ -184,6 +202,18 @@ class DeviceNotPerRank(Rule):
                             f"`{choice.target}` names one GPU, in another file",
                             left=f"write {text} there",
                         )
+        direct = {f.argument for f in facts.cached("fixed_devices", fixed_devices)}
+        for named in handed_on(facts):
+            literal = named.node
+            if isinstance(literal, cst.SimpleString) and literal not in direct:
+                text, message = literal.value.split(":")[0] + literal.quote, f"{literal.value} is one GPU for all ranks"
+                if facts.editable(named.source):
+                    reason = "the set-up bound this process to its GPU"
+                    yield self.finding(
+                        named.source, literal, message, Replace(named.source, literal, text), reason=reason
+                    )
+                else:
+                    yield self.finding(named.source, literal, message, left=f"write {text} there")
 
     def as_text(self, facts: Facts, choice: DeviceChoice) -> Iterator[Finding]:
         """A device that was a string, used as one (`device == "cuda"`, `autocast(device)`): its type is meant."""

@@ -119,12 +119,39 @@ class DownloadOnEveryRank(Rule):
                 '        torch.save(torch.ones(8, 4), "rows.pt")',
             ),
         ),
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+            class Rows(Dataset):
+                def __init__(self, path, download=False):
+                    if download and not os.path.exists(path):
+                        torch.save(torch.ones(8, 4), path)
+                    self.rows = torch.load(path)
+                def __len__(self):
+                    return len(self.rows)
+                def __getitem__(self, i):
+                    return self.rows[i]
+            rows = Rows("rows.pt", download=True)
+            loader = DataLoader(rows, batch_size=2, shuffle=True)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=(
+                "def __init__(self, path, download=False):\n        if download and not os.path.exists(path):",
+                'with main_process_first():\n    rows = Rows("rows.pt", download=True)\n',
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         seen: set[int] = set()
-        for cache in caches(facts) if facts.converting else ():
-            yield self.build(facts, cache)
+        held: set[int] = set()  # calls that one process per node passes first
         for event in facts.flow.log.events:
             if not (is_fetch(event) or makes_dataset(event, facts.flow.values)):
                 continue
@@ -133,7 +160,12 @@ class DownloadOnEveryRank(Rule):
             for frame, call in self.places(facts, event):
                 if id(call) not in seen:
                     seen.add(id(call))
-                    yield from self.one(facts, frame, call, event)
+                    found = list(self.one(facts, frame, call, event))
+                    held |= set() if any(f.left for f in found) else {id(call)}
+                    yield from found
+        for cache in caches(facts) if facts.converting else ():
+            if not cache.frame.reached_through(lambda entry: id(entry.call) in held):
+                yield self.build(facts, cache)
 
     def one(self, facts: Facts, frame: Frame, call: cst.Call, event: Event) -> Iterator[Finding]:
         source = frame.source

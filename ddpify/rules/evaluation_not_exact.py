@@ -14,8 +14,8 @@ from ddpify.facts.summaries import loader_argument
 from ddpify.facts.trails import way_of_loader
 from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._hoisting import hoisted
 from ddpify.rules._samplers import set_sampler
-from ddpify.rules.loader_without_sampler import hoisted
 
 
 class EvaluationNotExact(Rule):

@@ -25,8 +25,9 @@ class LayerLeftOut(Rule):
     """A wrapped model has layers that some forwards, or all, leave out.
 
     ## What it does
-    Finds layers that `__init__` makes and nothing reads, and layers that forward calls only under a random test or one
-    of its data, in models that are wrapped without `find_unused_parameters=True`, and wraps of models that are frozen.
+    Finds layers that `__init__` makes and nothing reads, layers that forward calls only under a random test, one of its
+    data or one of an argument that is None at times, and layers of an output that a loss leaves out, in models that are
+    wrapped without `find_unused_parameters=True`, and wraps of models that are frozen.
 
     ## Why is this bad?
     DDP refuses to wrap a model of which nothing is trained, and waits for the gradients of all parameters of others:
@@ -78,6 +79,24 @@ class LayerLeftOut(Rule):
             optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
             for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
                 ddp(x).mean().backward()
+                optimizer.step()
+            """),
+        Bad("""
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.last = nn.Linear(8, 1)
+                    self.label = nn.Linear(8, 8)
+                def forward(self, x, y=None):
+                    if y is not None:
+                        x = x + self.label(y)
+                    return self.last(x)
+            ddp = DDP(Net())
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            for x, y in DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False)):
+                if torch.rand(()) < 0.1:
+                    y = None
+                ddp(x, y).mean().backward()
                 optimizer.step()
             """),
     )

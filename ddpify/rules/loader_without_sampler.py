@@ -8,7 +8,6 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertBefore, Replace
 from ddpify.facts import Facts
-from ddpify.facts.contents import constants
 from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
 from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
@@ -19,8 +18,9 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._besides import besides
 from ddpify.rules._dealing import check_steps, dealt_out, from_splat, said_drop_last
 from ddpify.rules._global_batch import divided
+from ddpify.rules._hoisting import hoisted
 from ddpify.rules._samplers import set_sampler
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 _OF_A_DRAW = "share out what it draws: the same draw on all ranks, then `[rank::world_size]` of it"
 
@@ -130,6 +130,29 @@ class LoaderWithoutSampler(Rule):
             gives=(
                 "loader = DataLoader(data, 2, sampler=DistributedSampler(data), num_workers=0)",
                 "    loader.sampler.set_epoch(epoch)",
+            ),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader
+            from torchvision.datasets import FakeData
+            loader = DataLoader(
+                FakeData(
+                    size=64,
+                    num_classes=2,
+                ),
+                batch_size=2,
+            )
+            net = nn.Sequential(nn.Flatten(), nn.Linear(150528, 2))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x, y in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=(
+                "train_set = FakeData(\n    size=64,\n    num_classes=2,\n)\nloader = DataLoader(\n    train_set,\n",
             ),
         ),
     )
@@ -305,48 +328,3 @@ def _divides(source: Source, part: cst.Attribute) -> bool:
         case cst.AugAssign(operator=cst.DivideAssign()):
             return True
     return False
-
-
-def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit]]:
-    """The dataset as a name; made inside the call it gets a statement of its own (guarded where it downloads)."""
-    source = known.source
-    if known.dataset is None or known.is_simple or isinstance(known.dataset, cst.Subscript):
-        return known.data, []
-    name = facts.names_of(source).fresh(name)
-    downloads = any(
-        isinstance(n, cst.Arg)
-        and n.keyword is not None
-        and n.keyword.value == "download"
-        and constants(facts.flow.values.get(n.value, ())) != [False]
-        for n in walk(known.dataset)
-    )
-    unit = "    "
-    shift = unit if downloads else ""
-    span = source.span(known.dataset)
-    stmt = source.span(known.stmt)
-    indent = " " * stmt.column
-    moved = len(indent + shift + f"{name} = ") - span.column
-    lines = source.code(known.dataset).split(source.newline)
-    strings = any(
-        isinstance(n, (cst.SimpleString, cst.FormattedString)) and source.newline in source.code(n)
-        for n in walk(known.dataset)
-    )
-    if not strings:
-        lines = [lines[0], *(_move(line, moved, len(indent)) for line in lines[1:])]
-    text = f"{name} = " + "\n".join(lines)
-    edits: list[Edit] = [Replace(source, known.dataset, name)]
-    if downloads:
-        header = f"with {facts.names_of(source)['main_process_first']}():"
-        edits += [
-            InsertBefore(source, known.stmt, (f"{header}\n{unit}{text}",)),
-            AddHelper(source, "main_process_first"),
-        ]
-    else:
-        edits.append(InsertBefore(source, known.stmt, (text,)))
-    return name, edits
-
-
-def _move(line: str, by: int, base: int) -> str:
-    """A continuation line moved sideways; the indentation of the statement is added again when it is inserted."""
-    space = len(line) - len(line.lstrip())
-    return " " * max(0, space + by - base) + line.lstrip()

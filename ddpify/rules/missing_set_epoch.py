@@ -235,7 +235,8 @@ class MissingSetEpoch(Rule):
             if other.loop is None or other.loop.node is not node or stmt not in [s for _, s in other.way[at : at + 1]]:
                 continue
             known = loader_facts(facts, other.loader)
-            named = expression_for(other.loader, other.way[at][0], facts.flow, node if at == 0 else None)
+            within, alike = node if at == 0 else None, facts.roles.training_loaders  # the loaders of other branches
+            named = expression_for(other.loader, other.way[at][0], facts.flow, within, alike)
             if known is not None and known.draws is not None and named == name:
                 return True
         return False

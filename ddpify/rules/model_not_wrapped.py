@@ -42,8 +42,8 @@ class ModelNotWrapped(Rule):
     Models in a list or dict are wrapped there: `nets = [DDP(net) for net in nets]`, `nets["gen"] = DDP(nets["gen"])`.
     An average of the weights (`copy.deepcopy`, AveragedModel) is made behind the wrap, of `model.module`: then all
     ranks begin with the same one.
-    `find_unused_parameters=True` comes with it only where a layer is called under a random or data-dependent test, or
-    not at all.
+    `find_unused_parameters=True` comes with it only where a layer is called under a random or data-dependent test, for
+    an argument that is None at times, or not at all, and where a loss leaves out the output that it makes.
     A model that a flag or a method may have frozen as a whole is wrapped under
     `if any(p.requires_grad for p in model.parameters()):`.
 
@@ -137,6 +137,28 @@ class ModelNotWrapped(Rule):
         ),
         Converts(
             """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Heads(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.body, self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 1), nn.Linear(4, 2)
+                def forward(self, x):
+                    h = self.body(x)
+                    return self.one(h), self.two(h)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = Heads()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                score, _ = net(x)
+                score.mean().backward()
+                optimizer.step()
+            """,
+            gives=("net = DDP(net, find_unused_parameters=True)",),
+        ),
+        Converts(
+            """
             import copy
             import torch
             from torch import nn
@@ -198,7 +220,7 @@ class ModelNotWrapped(Rule):
                     *self.edit(facts, w, loose),
                     AddImport(w.source, "DDP"),
                     reason="gradients of all ranks are averaged in backward"
-                    + (f"; forwards leave `{loose}` out, which DDP has to look for" if loose else "")
+                    + (f"; some steps leave `{loose}` out, which DDP has to look for" if loose else "")
                     + ("; BatchNorm takes its statistics of all" if sync_batchnorm(facts, w, w.target) else "")
                     + (f"; DDP refuses `{w.target}` where nothing of it is trained" if w.may_be_frozen else ""),
                 )
