@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -10,7 +11,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.handmade import Columns, Turns, hand_fed
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import Const, Ext, FromBatch, FromForward, Loader, Value
+from ddpify.facts.values import Const, Dict, Ext, FromBatch, FromForward, Loader, Value
 from ddpify.source import children
 
 if TYPE_CHECKING:
@@ -69,6 +70,31 @@ def asks_what_it_is(facts: Facts, test: cst.BaseExpression) -> bool:
             return False
         todo.extend(children(node))
     return True
+
+
+def asked(facts: Facts, test: cst.BaseExpression) -> Iterator[cst.CSTNode]:
+    """The parts of a test that decide by what they hold: not `isinstance(x, Tensor)`, nor `seen.get(key) is None`."""
+    todo: list[cst.CSTNode] = [test]
+    while todo:
+        node = todo.pop()
+        match node:
+            case cst.Call(args=args) if _asks_kind(facts, node):
+                todo.extend(args[1:])
+            case cst.Comparison(
+                left=cst.Call(
+                    func=cst.Attribute(value=held, attr=cst.Name(value="get")), args=[cst.Arg(value=key), *_]
+                ),
+                comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())],
+            ) if any(isinstance(o, Dict) for o in facts.flow.values.get(held, ())):
+                todo.append(key)
+            case _:
+                yield node
+                todo.extend(children(node))
+
+
+def _asks_kind(facts: Facts, call: cst.Call) -> bool:
+    names = {o.name for o in facts.flow.values.get(call.func, ()) if isinstance(o, Ext)}
+    return bool(names & (_KINDS - {"builtins.len"}))
 
 
 def _loops_that_train(facts: Facts) -> set[int]:

@@ -11,7 +11,8 @@ from ddpify.facts import Facts
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Frame
 from ddpify.facts.handmade import made_alike
-from ddpify.facts.unloaded import asks_what_it_is, decides_training
+from ddpify.facts.main_only import main_only
+from ddpify.facts.unloaded import asked, asks_what_it_is, decides_training
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
@@ -25,7 +26,8 @@ class RankLocalDecision(Rule):
 
     ## What it does
     Finds `if`, `while` and `scheduler.step(metric)` that depend on an evaluation which every rank does by itself, and
-    gives all of them rank 0's number, once.
+    gives all of them rank 0's number, once. Also calls of a function that gives the other ranks None, where all go on
+    with the result.
 
     ## Why is this bad?
     Two GPUs may differ in the last bits: one rank stops, lowers its learning rate or reloads weights, and the others do
@@ -93,6 +95,38 @@ class RankLocalDecision(Rule):
             """,
             gives=("    meter.top = broadcast_value(meter.top)\n    if meter.top > kept:",),
         ),
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def evaluate(net, loader):
+                for (x,) in loader:
+                    found = net(x).mean().item()
+                curves.setdefault("sizes", []).append(len(x))
+                for key, value in {"last": found, "twice": 2 * found}.items():
+                    if curves.get(key) is None:
+                        curves[key] = []
+                    curves[key].append(value)
+                if os.environ.get("RANK", "0") == "0":
+                    best = max(curves["last"])
+                else:
+                    best = None
+                return best
+            data = TensorDataset(torch.ones(8, 4))
+            net, curves = nn.Linear(4, 1), {}
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for epoch in range(2):
+                for (x,) in DataLoader(data, batch_size=2):
+                    net(x).mean().backward()
+                    optimizer.step()
+                with torch.no_grad():
+                    best = evaluate(net, DataLoader(data, batch_size=2))
+                print(best + 1)
+            """,
+            gives=("best = broadcast_value(evaluate(net.module,", "        if curves.get(key) is None:\n"),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -121,6 +155,18 @@ class RankLocalDecision(Rule):
                     apart = origin.trains(spot.node) and origin.goes_apart(spot)
                     yield self.open(frame, deciding[0]) if apart else self.broadcast(facts, spot)
 
+        yield from self.of_rank_zero(facts, origin)
+
+    def of_rank_zero(self, facts: Facts, origin: Origins) -> Iterator[Finding]:
+        """`stats = evaluate(model, loader)` of a helper that gives the other ranks None."""
+        done: set[int] = set()
+        for _, entry in main_only(facts):
+            spot = Spot(entry.call, entry.frame.source, "", False)
+            if id(entry.call) in done or not facts.editable(spot.source) or origin.is_alone(spot, guards(facts).done):
+                continue
+            done.add(id(entry.call))
+            yield self.broadcast(facts, spot, "the other ranks have None, and go on with it")
+
     def whole(self, facts: Facts, origin: Origins, frame: Frame, node: cst.CSTNode, deciding: cst.CSTNode) -> Finding:
         """Rank 0's answer, where the numbers that it goes by were not found one by one."""
         place = Spot(node, frame.source, "", False)
@@ -138,7 +184,9 @@ class RankLocalDecision(Rule):
             left="take rank 0's value on all ranks (torch.distributed.broadcast_object_list)",
         )
 
-    def broadcast(self, facts: Facts, spot: Spot) -> Finding:
+    def broadcast(
+        self, facts: Facts, spot: Spot, why: str = "it decides, and every rank computes it for itself"
+    ) -> Finding:
         source = spot.source
         helper = AddHelper(source, "broadcast_value", frozenset() if spot.number else frozenset({"tensor"}))
         call = facts.names_of(source)["broadcast_value"]
@@ -154,7 +202,7 @@ class RankLocalDecision(Rule):
             f"all ranks go by rank 0's `{what}`",
             edit,
             helper,
-            reason="it decides, and every rank computes it for itself",
+            reason=why,
         )
 
     def decisions(self, facts: Facts, origin: Origins) -> Iterator[tuple[Frame, cst.CSTNode, list[cst.CSTNode]]]:
@@ -169,7 +217,7 @@ class RankLocalDecision(Rule):
                     seen.add(key)
                     around = set(e.frame.source.ancestors(node))
                     within = origin.over(loop for loop in e.loops if loop.node in around)
-                    read = any(origin.is_read(facts.flow.values.get(n, ())) for n in walk(node.test))
+                    read = any(origin.is_read(facts.flow.values.get(n, ())) for n in asked(facts, node.test))
                     if not matters(facts, e.frame.source, node, within):
                         continue
                     if read or (decides_training(facts, e.frame, node, e) and not asks_what_it_is(facts, node.test)):
