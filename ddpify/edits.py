@@ -69,6 +69,10 @@ class Hoist:
     before: cst.CSTNode
     #: what is written around it there: `DDP(` and `)`
     around: tuple[str, str] = ("", "")
+    #: what the statement stands under: `with main_process_first():`
+    header: str = ""
+    #: above what later edits write before the same statement, and not below all of them
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)

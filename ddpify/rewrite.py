@@ -23,7 +23,7 @@ from ddpify.edits import (
     Surround,
 )
 from ddpify.errors import DdpifyError
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 
 class Conflict(DdpifyError):
@@ -42,6 +42,8 @@ class Rewriter(Changes):
         self.breaks_after: set[cst.CSTNode] = set()
         #: statements that go -> whether their comments go, too
         self.deleted: dict[cst.CSTNode | None, bool] = {}
+        #: places in the order of insertions that are kept for what is lifted out last, with the changes inside it
+        self.turns: dict[int, int] = {}
 
     def apply(self, edits: list[Edit]) -> str:
         """The new text of the file."""
@@ -73,6 +75,8 @@ class Rewriter(Changes):
                     self.insert_after(edit)
                 case Delete():
                     self.delete(edit.node, edit.comments)
+                case Hoist(in_turn=True):
+                    self.turns[id(edit)], self._seq = self._seq, self._seq + 1
         for edit in edits:
             if isinstance(edit, Hoist):
                 self.hoist(edit)
@@ -93,19 +97,40 @@ class Rewriter(Changes):
         inner = [
             c
             for c in self.changes
-            if span.start <= c.start and c.end <= span.end and (span.start < c.start < span.end or c.end > c.start)
+            if span.start <= c.start
+            and c.end <= span.end
+            and (span.start < c.start < span.end or c.end > c.start or (edit.in_turn and abs(c.order[0]) == 5))
         ]
         self.changes = [c for c in self.changes if c not in inner]
         moved = [c for c in inner if c.order[0] != -9]
         text = _apply(self.source.text, moved, span.start, span.end)
         indent = self.indent_of(edit.before)
-        by = len(indent) + len(f"{edit.name} = ") - span.column
+        shift = self.unit_after(indent) if edit.header else ""
+        lead = f"{shift}{edit.name} = "
         lines = text.split(self.nl)
-        # continuation lines keep their place below the first
-        rest = [" " * max(0, len(x) - len(x.lstrip(" ")) + by - len(indent)) + x.lstrip(" ") for x in lines[1:]]
-        text = edit.around[0] + "\n".join([lines[0], *rest]) + edit.around[1]
-        self.insert_before(InsertBefore(edit.source, edit.before, (f"{edit.name} = {text}",)), as_is=True)
+        rest = self.moved(edit.node, lines, len(indent), lead, shift)
+        text = f"{lead}{edit.around[0]}" + "\n".join([lines[0], *rest]) + edit.around[1]
+        seq, self._seq = self._seq, self.turns.get(id(edit), self._seq)
+        header = f"{edit.header}\n" if edit.header else ""
+        self.insert_before(InsertBefore(edit.source, edit.before, (header + text,)), as_is=True)
+        self._seq = max(seq, self._seq)
         self.change(span.start, span.end, edit.name)
+
+    def moved(self, node: cst.CSTNode, lines: list[str], indent: int, lead: str, shift: str) -> list[str]:
+        """Continuation lines keep their place below the first; arguments that hang below the statement hang again."""
+        texts = (n for n in walk(node) if isinstance(n, (cst.SimpleString, cst.FormattedString)))
+        if len(lines) == 1 or any(self.nl in self.source.code(n) for n in texts):
+            return lines[1:]
+        by = indent + len(lead) - self.source.span(node).column
+        spaces = [len(x) - len(x.lstrip()) for x in lines[1:]]
+        if lines[0].rstrip().endswith(("(", "[", "{")):
+            closed = lines[-1].lstrip()[:1] in (")", "]", "}")
+            least = min(s for s, x in zip(spaces, lines[1:], strict=True) if x.strip())
+            by = indent + len(shift) - spaces[-1] if closed else indent + len(shift) + len(self.unit) - least
+        return [
+            (x[:1] if x[:1].isspace() else " ") * max(0, s + by - indent) + x.lstrip()
+            for s, x in zip(spaces, lines[1:], strict=True)
+        ]
 
     def result(self) -> str:
         text, last = self.source.text, len(self.source.text) + 1

@@ -140,6 +140,20 @@ class SplitDiffersPerRank(Rule):
                 "[30, 10], generator=torch.Generator().manual_seed(run))",
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.randn(8, 4)), batch_size=2, shuffle=True)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("train_set = TensorDataset(broadcast_value(torch.randn(8, 4)))\n",),
+        ),
     )
 
     def drawn(self, facts: Facts) -> Iterator[Finding]:
