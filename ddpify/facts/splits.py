@@ -31,6 +31,7 @@ _IF_ASKED = re.compile(r"sklearn\.model_selection\.(Stratified|Group|StratifiedG
 _IN_TURNS = re.compile(r"sklearn\.model_selection\.((Stratified|Group)?ShuffleSplit|Repeated(Stratified)?KFold)")
 _GENERATORS = re.compile(r"numpy\.random\.(default_rng|RandomState)|random\.Random")
 _DRAWS = ("numpy.random.shuffle", "numpy.random.permutation", "random.shuffle", "random.sample", "torch.randperm")
+_PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward"})
 _ORDERS = frozenset({"permutation", "permuted", "shuffle", "choice", "sample"})
 
 
@@ -124,12 +125,20 @@ def _orders(facts: Facts) -> Iterator[Event]:
     for e in (*facts.external(*_DRAWS), *_own_draws(facts)):
         late = e.seq > first or (e.loops and not remade_behind(facts, e))
         seeded = e.kind == "external" and is_seeded(facts, e.name.split(".")[0], e)
-        in_class = any(isinstance(a, cst.ClassDef) for a in e.frame.source.ancestors(e.node))
-        if late or seeded or in_class or "generator" in e.extra or id(e.node) in done:
+        if late or seeded or _for_samples(e) or "generator" in e.extra or id(e.node) in done:
             continue
         if isinstance(e.node, cst.Call) and facts.editable(e.frame.source):
             done.add(id(e.node))
             yield e
+
+
+def _for_samples(event: Event) -> bool:
+    """`__getitem__` and its kin draw anew for each sample; a method that nothing calls may be for samples, too."""
+    if not any(isinstance(a, cst.ClassDef) for a in event.frame.source.ancestors(event.node)):
+        return False
+    frames = [event.frame, *(e.frame for chain in event.frame.chains() for e in chain)]
+    names = {f.node.name.value for f in frames if isinstance(f.node, cst.FunctionDef)}
+    return not event.frame.entries or bool(names & _PER_SAMPLE)
 
 
 def _own_draws(facts: Facts) -> Iterator[Event]:

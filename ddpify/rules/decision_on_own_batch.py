@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, Surround
 from ddpify.facts import Facts
+from ddpify.facts.chosen import by_chance
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event
@@ -282,8 +283,11 @@ class DecisionOnOwnBatch(Rule):
             done.add(id(test))
             code = e.frame.source.code(test.test)
             met = known.batch_loops(e.loops) or by_signal(facts, test.test)
-            if met and self.met_by_all(known, test, e):
-                yield from self.agreed(facts, e, test.test)
+            if met and self.met_by_all(facts, known, test, e):
+                if by_chance(facts, test.test, e.frame):
+                    yield from self.shared(facts, e.frame.source, test.test, "all ranks go by what rank 0 draws")
+                else:
+                    yield from self.agreed(facts, e, test.test)
             elif known.batch_loops(e.loops):
                 yield self.finding(
                     e.frame.source,
@@ -298,10 +302,10 @@ class DecisionOnOwnBatch(Rule):
                     facts, e.frame.source, test.test, f"`{e.kind}` has to happen on all ranks at once"
                 )
 
-    def met_by_all(self, known: Locality, test: cst.If, e: Event) -> bool:
-        """Whether all ranks come to a test in every turn: no other test of this rank's own stands around it."""
+    def met_by_all(self, facts: Facts, known: Locality, test: cst.If, e: Event) -> bool:
+        """Whether all ranks come to a test in every turn: no other of this rank's own around it; of chance, DDP515."""
         outer = [a for a in e.frame.source.ancestors(test) if isinstance(a, (cst.If, cst.While))]
-        return not any(known.is_local(a.test, e.frame) for a in outer)
+        return not any(known.is_local(a.test, e.frame) and not by_chance(facts, a.test, e.frame) for a in outer)
 
     def agreed(self, facts: Facts, e: Event, test: cst.BaseExpression) -> Iterator[Finding]:
         """`if torch.isnan(loss): continue` -> `if any_process(torch.isnan(loss)): continue`"""

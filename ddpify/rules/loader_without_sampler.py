@@ -98,26 +98,6 @@ class LoaderWithoutSampler(Rule):
             import torch
             from torch import nn
             from torch.utils.data import DataLoader, TensorDataset
-            sets = {"train": TensorDataset(torch.ones(8, 4)), "val": TensorDataset(torch.ones(4, 4))}
-            loaders = {}
-            for split in ("train", "val"):
-                loaders[split] = DataLoader(sets[split], batch_size=2, shuffle=(split == "train"))
-            net = nn.Linear(4, 1)
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for epoch in range(3):
-                for (x,) in loaders["train"]:
-                    net(x).mean().backward()
-                    optimizer.step()
-                with torch.no_grad():
-                    print(sum(net(x).sum().item() for (x,) in loaders["val"]))
-            """,
-            gives=('sampler=DistributedSampler(sets[split]) if split == "train" else None)',),
-        ),
-        Converts(
-            """
-            import torch
-            from torch import nn
-            from torch.utils.data import DataLoader, TensorDataset
             data = TensorDataset(torch.ones(8, 4))
             loader = DataLoader(data, 2, True, num_workers=0)
             net = nn.Linear(4, 1)

@@ -107,7 +107,9 @@ class MissingSetEpoch(Rule):
             from torch import nn
             from torch.utils.data import DataLoader, TensorDataset
             sets = {"train": TensorDataset(torch.ones(8, 4)), "val": TensorDataset(torch.ones(4, 4))}
-            loaders = {k: DataLoader(sets[k], batch_size=2, shuffle=True) for k in ["train", "val"]}
+            loaders = {}
+            for part in ("train", "val"):
+                loaders[part] = DataLoader(sets[part], batch_size=2, shuffle=(part == "train"))
             net = nn.Linear(4, 1)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for epoch in range(3):
@@ -122,7 +124,11 @@ class MissingSetEpoch(Rule):
                         total += loss.item() * len(x)
                     print(phase, total / len(sets[phase]))
             """,
-            gives=('    loaders["train"].sampler.set_epoch(epoch)', "all_reduce_sum(total)\n"),
+            gives=(
+                'sampler=DistributedSampler(sets[part]) if part == "train" else None)',
+                '    loaders["train"].sampler.set_epoch(epoch)',
+                "all_reduce_sum(total)\n",
+            ),
         ),
     )
 
