@@ -149,7 +149,7 @@ def test_a_download_in_another_file_is_guarded_there(tmp_path: Path) -> None:
 
 def test_a_download_in_a_package_that_has_no_copy_is_guarded_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "__init__.py").write_text(GET + "HERE = __file__\n")
+    (tmp_path / "data" / "__init__.py").write_text(GET + "HERE = __path__\n")
     result = edited(script(imports="from data import get", before="data = get()"), CODE, path=tmp_path / "train.py")
     assert result.has("with main_process_first():\n    data = get()")
 
@@ -157,7 +157,7 @@ def test_a_download_in_a_package_that_has_no_copy_is_guarded_at_the_call(tmp_pat
 def test_a_call_that_trains_is_not_put_behind_a_barrier(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     fit = "def fit(model, loader):\n    get()\n    for (x,) in loader:\n        model(x)\n"
-    (tmp_path / "data" / "__init__.py").write_text(GET + fit + "HERE = __file__\n")
+    (tmp_path / "data" / "__init__.py").write_text(GET + fit + "HERE = __path__\n")
     result = edited(
         script(imports="from data import fit", before="fit(model, loader)"), CODE, path=tmp_path / "train.py"
     )

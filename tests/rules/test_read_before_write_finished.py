@@ -116,7 +116,7 @@ def test_a_function_that_is_called_before_and_after_the_save() -> None:
 def test_a_read_in_a_package_has_its_barrier_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "helpers").mkdir()
     (tmp_path / "helpers" / "__init__.py").write_text(
-        "import torch\ndef restore(path):\n    return torch.load(path)\nHERE = __file__\n"
+        "import torch\ndef restore(path):\n    return torch.load(path)\nHERE = __path__\n"
     )
     text = script(imports="from helpers import restore", inside=SAVE, after="state = restore('best.pt')")
     result = edited(text, *CODES, path=tmp_path / "train.py")
@@ -125,7 +125,7 @@ def test_a_read_in_a_package_has_its_barrier_at_the_call(tmp_path: Path) -> None
 
 def test_a_read_in_another_file_has_its_barrier_there(tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text(
-        "import torch\ndef restore(path):\n    return torch.load(path)\nHERE = __file__\n"
+        "import torch\ndef restore(path):\n    return torch.load(path)\nHERE = __path__\n"
     )
     text = script(imports="from helpers import restore", inside=SAVE, after="state = restore('best.pt')")
     result = edited(text, *CODES, path=tmp_path / "train.py")

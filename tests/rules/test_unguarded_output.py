@@ -181,7 +181,7 @@ def test_prints_in_another_file_are_guarded_there(tmp_path: Path) -> None:
 def test_prints_in_a_package_are_listed_once_per_function(tmp_path: Path) -> None:
     (tmp_path / "helpers").mkdir()
     functions = "def two(x):\n    print(1)\n    print(2)\n    return x\n\n\ndef show(x):\n    print(x)\n"
-    (tmp_path / "helpers" / "__init__.py").write_text(f"{functions}\nHERE = __file__\n")
+    (tmp_path / "helpers" / "__init__.py").write_text(f"{functions}\nHERE = __path__\n")
     text = script(imports="from helpers import show, two", inside="value = two(1)\nshow(value)")
     result = edited(text, CODE, path=tmp_path / "train.py")
     assert result.has("if is_main_process():\n    show(value)")

@@ -194,7 +194,7 @@ def test_code_that_is_never_reached_is_guarded_too() -> None:
 
 def test_a_write_in_another_file_is_guarded_there(tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text(
-        "import torch\ndef keep(state):\n    torch.save(state, 'a.pt')\nHERE = __file__\n"
+        "import torch\ndef keep(state):\n    torch.save(state, 'a.pt')\nHERE = __path__\n"
     )
     text = script(imports="from helpers import keep", inside="keep(model.state_dict())")
     result = edited(text, "DDP401", path=tmp_path / "train.py")
@@ -205,7 +205,7 @@ def test_a_write_in_another_file_is_guarded_there(tmp_path: Path) -> None:
 def test_a_write_in_a_package_is_guarded_at_the_call(tmp_path: Path) -> None:
     (tmp_path / "helpers").mkdir()
     keep = "import torch\ndef keep(state):\n    print('saving')\n    torch.save(state, 'a.pt')\n"
-    (tmp_path / "helpers" / "__init__.py").write_text(f"{keep}\nHERE = __file__\n")
+    (tmp_path / "helpers" / "__init__.py").write_text(f"{keep}\nHERE = __path__\n")
     text = script(imports="from helpers import keep", inside="keep(model.state_dict())")
     result = edited(text, "DDP401", path=tmp_path / "train.py")
     assert result.has("    if is_main_process():\n        keep(model.state_dict())")
@@ -216,7 +216,7 @@ def test_a_write_in_a_package_beside_training_is_listed(tmp_path: Path) -> None:
     (tmp_path / "helpers").mkdir()
     fit = "import torch\ndef fit(model, loader):\n    for (x,) in loader:\n        model(x).mean().backward()\n"
     (tmp_path / "helpers" / "__init__.py").write_text(
-        fit + "    torch.save(model.state_dict(), 'a.pt')\nHERE = __file__\n"
+        fit + "    torch.save(model.state_dict(), 'a.pt')\nHERE = __path__\n"
     )
     result = edited(
         script(imports="from helpers import fit", inside="fit(model, loader)"), "DDP401", path=tmp_path / "train.py"
