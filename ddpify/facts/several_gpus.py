@@ -69,12 +69,26 @@ def several_gpus(facts: Facts) -> SeveralGpus | None:
 
 
 def handed_on(facts: Facts) -> list[Named]:
-    """GPUs named away from where they are used: `def train(device="cuda:0")`, `{"device": "cuda:0"}`."""
+    """GPUs named away from where they are used: `def train(device="cuda:0")`, `cfg["device"] = "cuda:0"`."""
     used = {o.value for _, value in device_uses(facts) for o in value if isinstance(o, Const)}
     chosen = {n for c in facts.cached("device_choices", device_choices) for s in c.stmts for n in walk(s)}
     named = [n for source in facts.project.files() for n in _named(facts, source) if n.node not in chosen]
-    texts = [n for n in named if isinstance(n.node, cst.SimpleString) and n.node.evaluated_value in used]
-    return [n for n in texts if not _is_argument(n) and _is_replaceable(n)]
+    return [
+        n
+        for n in named
+        if isinstance(n.node, cst.SimpleString)
+        and (n.node.evaluated_value in used or _is_kept(n))
+        and not _is_argument(n)
+        and _is_replaceable(n)
+    ]
+
+
+def _is_kept(named: Named) -> bool:
+    """`cfg["device"] = "cuda:0" if torch.cuda.is_available() else "cpu"`, of a dict that was read from a file"""
+    parent = named.source.parents.get(named.node)
+    if isinstance(parent, cst.IfExp) and parent.test is not named.node:
+        parent = named.source.parents.get(parent)
+    return isinstance(parent, (cst.Assign, cst.AnnAssign))
 
 
 def _at_run_time(facts: Facts) -> list[Named]:

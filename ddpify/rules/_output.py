@@ -111,6 +111,8 @@ def _argument(facts: Facts, call: Outside, name: str, new: str, added: str, why:
         edit = SetArgument(source, call.node, name, new.format(is_main))
     else:
         held = constants(facts.flow.values.get(given, ()))
+        if name == "disable" and held == [True]:
+            return []  # the script shows none
         if held in ([False], [None]) and isinstance(given, cst.Name) and (name != "disable" or held == [False]):
             edit = Replace(source, given, new.format(is_main))
         else:

@@ -101,6 +101,23 @@ class DeviceNotPerRank(Rule):
             """,
             gives=('def train(epochs=2, device="cuda"):',),
         ),
+        Converts(
+            """
+            import json
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            cfg = json.load(open("cfg.json"))
+            cfg["device"] = "cuda:0" if torch.cuda.is_available() else "cpu"
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=cfg["size"])
+            model = nn.Linear(4, 1).to(cfg["device"])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for (x,) in loader:
+                model(x.to(cfg["device"])).mean().backward()
+                optimizer.step()
+            """,
+            gives=('cfg["device"] = "cuda" if torch.cuda.is_available() else "cpu"',),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
