@@ -412,6 +412,47 @@ def test_a_function_that_a_missing_module_spawns_gets_its_rank() -> None:
     assert [(p.line, p.code) for p in found if p.code in ("DDP401", "DDP402")] == []
 
 
+COMMAND = """\
+import fire
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+def run(rank, world):
+    if world > 1:
+        dist.init_process_group("nccl", rank=rank, world_size=world)
+    model = DDP(nn.Linear(4, 1).cuda(rank), device_ids=[rank])
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def command(generate=False, several=False):
+    if generate:
+        print("generated")
+        torch.save(torch.ones(4), "made.pt")
+        return
+    if not several:
+        run(0, 1)
+        return
+    mp.spawn(run, args=(2,), nprocs=2)
+
+
+def main():
+    fire.Fire(command)
+"""
+
+
+def test_a_command_that_trains_or_not_knows_where(tmp_path: Path) -> None:
+    """The function that fire runs sets up nothing itself: what it does beside the training is done by one process."""
+    path = tmp_path / "cli.py"
+    path.write_text(COMMAND)
+    found = [p for s in check_root(path, Task(Settings())).files.values() for p in s.problems]
+    assert [(p.line, p.code) for p in found if p.code in ("DDP401", "DDP402")] == []
+
+
 LAUNCHER = """\
 import os
 import subprocess

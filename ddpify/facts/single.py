@@ -56,7 +56,11 @@ class Single:
         if below is above.body and _is_alone(above.test):
             return True
         other = above.orelse if below is above.body else above.body
-        return other is not None and self.is_distributed(other) and not self.is_distributed(below)
+        return other is not None and self.joins_in(other) and not self.joins_in(below)
+
+    def joins_in(self, branch: cst.CSTNode) -> bool:
+        """The same of a branch that calls a function of the project to set up: `else: init_dist(args)`."""
+        return self.is_distributed(branch) or any(id(n) in self.setups for n in walk(branch))
 
     def for_others(self, event: Event, chain: list[Entry]) -> bool:
         """In a function that nothing here calls, and that has nothing to do with ranks: its callers know where."""
@@ -76,14 +80,17 @@ class Single:
     def marks(self) -> set[int]:
         """The calls that only a distributed run makes."""
         events = self.flow.log.events
-        own = {
+        return {
             id(e.node)
             for e in events
             if (e.kind == "external" and self.joins(e.name)) or (e.kind in ("new", "sampler") and _is_ours(e.obj))
         }
-        # `else: init_dist(args)`, of the project
-        setups = (e for e in events if e.kind == "external" and e.name.endswith(".init_process_group"))
-        return own | {id(entry.call) for e in setups for chain in e.frame.chains(8) for entry in chain}
+
+    @functools.cached_property
+    def setups(self) -> set[int]:
+        """The calls in the project that lead to one that sets up."""
+        made = (e for e in self.flow.log.of("external") if e.name.endswith(".init_process_group"))
+        return {id(entry.call) for e in made for chain in e.frame.chains(8) for entry in chain}
 
     def joins(self, name: str) -> bool:
         return _JOINS.fullmatch(name) is not None
