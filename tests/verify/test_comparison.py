@@ -113,6 +113,21 @@ def test_what_one_process_cannot_do_is_no_difference(order: dict[str, Any], why:
     assert why in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("mine", "status"), [("0.1234567890123457", Status.HELD), ("0.1234577890123456", Status.FAILED)]
+)
+def test_numbers_that_are_printed_in_full_may_differ_as_losses_may(mine: str, status: Status) -> None:
+    def printed(number: str) -> list[dict[str, Any]]:
+        return [
+            {**ORDER, "batches": [[0]]},
+            {"kind": "line", "text": f"held out {number}", "place": "evaluated"},
+            end(),
+        ]
+
+    pair = Pair(trace(*[printed(mine)] * 2), trace(printed("0.1234567890123400")), True)
+    assert {r.name: r for r in rows(pair)}["same_numbers"].status is status
+
+
 @pytest.mark.parametrize(("done", "length", "told"), [(12, 21, True), (2, 2, False), (10, 10, False), (5, 50, False)])
 def test_schedules_that_come_to_a_half_of_their_length_are_told(done: int, length: int, told: bool) -> None:
     lines = [

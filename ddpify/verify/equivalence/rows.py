@@ -199,7 +199,7 @@ def parameters(pair: Pair) -> Result:
 
 def numbers(pair: Pair) -> Result:
     name = "same_numbers"
-    found = compare_lines(pair.other.of(Line), pair.first.of(Line), 0.0 if pair.double else 2e-3)
+    found = compare_lines(pair.other.of(Line), pair.first.of(Line), pair.tolerance if pair.double else 2e-3)
     own = [d for d in found.differ if _own(pair, d)]
     wrong = [d for d in found.differ if d not in own]
     if wrong:
