@@ -265,6 +265,22 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP512"},
     ),
+    "the sampler is chosen by whether there are ranks": (
+        """
+        from torch.utils.data import RandomSampler
+
+        kind = RandomSampler if local_rank == -1 else DistributedSampler
+        chosen = kind(train_set)
+        loader = DataLoader(train_set, 8, sampler=chosen)
+        for epoch in range(3):
+            if local_rank != -1:
+                chosen.set_epoch(epoch)
+            for x, y in loader:
+                F.mse_loss(model(x.cuda()), y.cuda()).backward()
+                optimizer.step()
+        """,
+        set(),
+    ),
     "rank 0 downloads between two barriers": (
         """
         from torchvision import datasets

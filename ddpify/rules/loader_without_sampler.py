@@ -13,7 +13,7 @@ from ddpify.facts.phases import training_key
 from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
 from ddpify.facts.shards import draws_for_itself, in_another_way
 from ddpify.facts.trails import way_back, way_of_loader
-from ddpify.facts.values import Loader
+from ddpify.facts.values import Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._besides import besides
 from ddpify.rules._dealing import check_steps, dealt_out, from_splat, said_drop_last
@@ -192,7 +192,10 @@ class LoaderWithoutSampler(Rule):
         loader, what = known.loader, draws_for_itself(known.loader)
         if not facts.editable(known.source):
             return
-        if what:
+        # RandomSampler if local_rank == -1 else DistributedSampler
+        calls = [o.call for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler) and o.call is not None]
+        kinds = [getattr(o, "name", "") for call in calls for o in facts.flow.values.get(call.func, ())]
+        if what and not any("Distributed" in kind for kind in kinds):
             message = f"the {what} of this DataLoader knows nothing of ranks: every rank draws the whole epoch"
             yield self.finding(known.source, known.call, message, left=_OF_A_DRAW)
         sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments
