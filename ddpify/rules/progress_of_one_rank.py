@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
-from ddpify.facts.values import FromLoop, Loader
+from ddpify.facts.values import FromLoop, Iteration, Loader
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import walk
 
@@ -34,6 +34,24 @@ class ProgressOfOneRank(Rule):
     code = "DDP504"
     severity = Severity.INFO
     converts = (
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            from tqdm import tqdm
+            data = TensorDataset(torch.ones(8, 4))
+            loader = DataLoader(data, batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            with tqdm(total=len(data)) as bar:
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+                    bar.update(x.shape[0])
+            """,
+            gives=("bar.update(x.shape[0] * dist.get_world_size())",),
+        ),
         Converts(
             """
             import torch
@@ -78,6 +96,7 @@ class ProgressOfOneRank(Rule):
             if not loop.training or id(loop.node) in done or not facts.editable(loop.source):
                 continue
             done.add(id(loop.node))
+            yield from self.bars(facts, loop)
             for node in walk(loop.node.body):
                 if isinstance(node, cst.BinaryOperation) and self.counts(facts, loop, node):
                     counted = self.one_ranks_part(facts, node)
@@ -93,6 +112,26 @@ class ProgressOfOneRank(Rule):
                         AddImport(loop.source, "dist"),
                         reason="progress in messages stays true",
                     )
+
+    def bars(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
+        """`bar.update(len(x))`, of a bar over all samples (`tqdm(total=len(data))`)."""
+        for node in walk(loop.node.body):
+            match node:
+                case cst.Call(func=cst.Attribute(value=bar, attr=cst.Name(value="update")), args=[cst.Arg(value=size)]):
+                    held = facts.flow.values.get(bar, ())
+                    known = data_of(facts.flow.values.get(size, ()))
+                    over = any(isinstance(o, Iteration) and o.how == "progress" and not o.of for o in held)
+                    if over and known is not None and known.agg == "size":
+                        yield self.finding(
+                            loop.source,
+                            node,
+                            f"`{loop.source.code(node)}` counts the samples of all ranks",
+                            Surround(
+                                loop.source, size, "", f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
+                            ),
+                            AddImport(loop.source, "dist"),
+                            reason="progress in messages stays true",
+                        )
 
     def counts(self, facts: Facts, loop: LoopFacts, node: cst.BinaryOperation) -> bool:
         """The index of the batch times the number of samples in one: `i * len(x)`, `i * args.size + len(x)`."""
