@@ -170,7 +170,7 @@ class Orders:
                 self._own_sizes[made] = given.get("batch_size", 1)
                 given["batch_size"] = entry["batch_size"]
             setattr(loader, _MADE, made)
-            setattr(loader, _PASSES, 0)
+            setattr(loader, _PASSES, Counter())
             real(**{("self" if k == "loader" else k): v for k, v in given.items()})
 
         return __init__
@@ -185,8 +185,11 @@ class Orders:
 
     def _begin(self, real: Any) -> Any:
         def __init__(iterator: Any, loader: Any) -> None:
-            made, number = getattr(loader, _MADE), getattr(loader, _PASSES)
-            setattr(loader, _PASSES, number + 1)
+            made, passes = getattr(loader, _MADE), getattr(loader, _PASSES)
+            # the training loader read for its numbers, which another loader does on the ranks: no pass of the training
+            grad = torch.is_grad_enabled()
+            number = passes[grad] if grad else -1 - passes[grad]
+            passes[grad] += 1
             real(iterator, loader)
             entry = self._planned(made, loader.dataset)
             given = entry["passes"].get(str(number)) if entry is not None and iterator._auto_collation else None
