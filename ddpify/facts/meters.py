@@ -14,7 +14,7 @@ from ddpify.facts.dependencies import named, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, read_after
 from ddpify.facts.starts import is_number, same_object, start_by_method, start_of
-from ddpify.facts.values import Class, Func, Instance
+from ddpify.facts.values import Class, Const, Func, Instance, Obj
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -112,10 +112,11 @@ def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
 
 def _is_sum(facts: Facts, cls: Class, me: str, field: str, sums: dict[str, cst.BaseExpression]) -> bool:
     """A number that is added up over the samples, or over the batches where the class divides by a count of its own."""
-    known = data_of(facts.flow.values.get(sums[field], ()))
+    held = facts.flow.values.get(sums[field], ())
     if any(not is_number(facts, value) for value in _set_to(cls, field)):
         return False  # a list, or an entry for each class
-    return (known is not None and known.agg in ("sum", "size", "const")) or any(
+    # update(seconds) and update(loss, len(x)) of one class: a default of 1 beside a number of samples
+    return (bool(held) and all(_adds_up(o) for o in held)) or any(
         isinstance(n, cst.BinaryOperation)
         and isinstance(n.operator, cst.Divide)
         and {field, *sums} >= (_of_object(n.left) | _of_object(n.right))
@@ -124,6 +125,11 @@ def _is_sum(facts: Facts, cls: Class, me: str, field: str, sums: dict[str, cst.B
         for c in cls.lineage()
         for n in walk(c.node)
     )
+
+
+def _adds_up(obj: Obj) -> bool:
+    known = data_of((obj,))
+    return isinstance(obj, Const) or (known is not None and known.agg in ("sum", "size", "const"))
 
 
 def _of_object(node: cst.BaseExpression) -> set[str]:
