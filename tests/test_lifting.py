@@ -53,7 +53,7 @@ def test_one_guard_around_all(lines: str) -> None:
         ("if best:\n    print(1)\n", "if best:\n    if is_main_process():\n        print(1)\n"),
         ("print(1)\nif left.pop():\n    print(2)\n", "if left.pop():\n    if is_main_process():\n"),
         ("for i in names:\n    print(i)\nlast = i\n", "for i in names:\n    if is_main_process():\n"),
-        ("for (y,) in loader:\n    print(y)\n", "in loader:\n    if is_main_process():\n"),
+        ("for (y,) in loader:\n    print(y)\n", "in whole_loader:\n    if is_main_process():\n"),
         (
             "print(1)\nif best:\n    print(2)\n    left = []\n",
             "if best:\n    if is_main_process():\n        print(2)\n",

@@ -125,6 +125,7 @@ def _spanning(place: tuple[str, str, int]) -> tuple[str, str, int]:
 
 #: what else becomes of scripts whose variables are attributes, which other code may read
 ATTRIBUTES = {
+    "batch_first_text": "a recurrent state in an attribute is refused",
     "device_string_cuda0": "an evaluation that sets attributes is made in full on every rank",
     "early_stopping_module": "an evaluation that sets attributes is made in full on every rank",
     "inline_evaluation_csv": "a file in an attribute is os.devnull on the other ranks, not None",

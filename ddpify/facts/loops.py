@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -10,6 +11,9 @@ from ddpify.facts.calls import assigned_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.values import Obj
 from ddpify.source import Source, children, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,18 @@ def read_after(known: LoopFacts, target: str, inside: set[int]) -> bool:
     if any(id(n) not in inside and known.source.span(n).start > end for n in uses_of(scope, target)):
         return True
     return any(isinstance(n, cst.Global) and any(i.name.value == target for i in n.names) for n in walk(scope))
+
+
+def read_elsewhere(facts: Facts, known: LoopFacts, target: str) -> bool:
+    """Whether anything outside the loop's body reads `self.total`, by its last name, and does not set it."""
+    last = target.rpartition(".")[2]
+    inside = {id(n) for n in walk(known.node.body)}
+    return any(
+        n.attr.value == last and id(n) not in inside and not isinstance(s.parents.get(n), cst.AssignTarget)
+        for s in facts.project.files()
+        if f".{last}" in s.text
+        for n in s.of(cst.Attribute)
+    )
 
 
 def uses_of(scope: cst.CSTNode, name: str) -> list[cst.Name]:

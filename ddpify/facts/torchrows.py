@@ -44,9 +44,7 @@ def of_function(node: cst.Call, name: str, ext: str, kinds: list[Kind], why: Kin
     if name in ("cat", "concat", "stack", "hstack", "vstack") and first.over in (Over.MEAN, Over.SUM):
         return first
     if name in SHAPES and first.over is Over.ROWS:
-        return (
-            why if any(k.mixed for k in kinds) else Kind(Over.ROWS, names=first.names, flat=_merges(node, name, plain))
-        )
+        return why if any(k.mixed for k in kinds) else _shaped(node, name, first, kinds[1:], plain)
     if name in _SAME:
         return by_entry([k for k in kinds if k.over is not Over.COUNT], why, linear=True)
     if name in BY_DIM:
@@ -60,10 +58,13 @@ def of_function(node: cst.Call, name: str, ext: str, kinds: list[Kind], why: Kin
     return by_entry(kinds, why) if name in _ELEMENTWISE and 0 not in along else why
 
 
-def _merges(node: cst.Call, name: str, plain: bool) -> bool:
-    """`out.view(-1, classes)`, `y.flatten()`: the first dimension may hold rows of more than one entry."""
-    first = next((number(a.value) for a in node.args[int(plain) :]), 0)
-    return first == (0 if name == "flatten" else -1)
+def _shaped(node: cst.Call, name: str, first: Kind, sizes: list[Kind], plain: bool) -> Kind:
+    """`y.view(-1)`: entry behind entry; `x.view(x.size(0), -1)`: row by row; of other shapes rows may become one."""
+    given = [number(a.value) for a in node.args[int(plain) :]]
+    flat = name in ("view", "reshape") and given[:1] == [-1]
+    entries = flat and all(n == 1 for n in given[1:])
+    rows = bool(sizes) and sizes[0].over is Over.COUNT
+    return Kind(Over.ROWS, names=first.names if entries or rows else frozenset(), flat=first.flat or flat)
 
 
 def of_loss(

@@ -138,7 +138,8 @@ def _trains(
         scope = next((a for a in b.frame.source.ancestors(b.node) if isinstance(a, cst.FunctionDef)), None)
         if scope is not None:
             needed = closure(_loss_names(b), bindings(scope.body))
-            known |= within(x.node for x in bindings(scope.body) if x.targets & needed)
+            made = [x.node for x in bindings(scope.body) if x.targets & needed]
+            known |= within(n.iter if isinstance(n, cst.For) else n for n in made)  # its body is looked at by itself
 
     def trains(source: Source, node: cst.CSTNode) -> bool:
         return id(node) in known or any(id(a) in calls for a in source.ancestors(node))

@@ -11,7 +11,7 @@ from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.evaluation import evaluations
-from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches
+from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches, read_elsewhere
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
 from ddpify.facts.setup import reduce_options
@@ -254,7 +254,8 @@ class MetricNotReduced(Rule):
 
     def unreduced(self, facts: Facts, loop: LoopFacts, kept: list[Accumulator]) -> Iterator[Finding]:
         """What is used after the loop and cannot be added up behind it."""
-        if held := [a.target for a in kept if not a.target.isidentifier() and a.agg != "const"]:
+        fields = [a.target for a in kept if not a.target.isidentifier() and a.agg != "const"]
+        if held := [t for t in fields if read_elsewhere(facts, loop, t)]:
             yield one_shard(self, loop, held)
         for a in kept:
             if a.target.isidentifier() and self.used_after(facts, loop, a):
