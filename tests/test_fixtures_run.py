@@ -199,10 +199,16 @@ def test_other_ranks_print_nothing(case: Case, runs: Runs) -> None:
     assert runs.of(case, TWO).ranks[1].stdout == ""
 
 
+#: DDP says once that a forward left nothing out, where another one does: "your model has flow control"
+SOME_FORWARDS_USE_ALL = frozenset({"heads_and_dropped_labels"})
+
+
 @each(RUN)
 def test_nothing_is_warned_of(case: Case, runs: Runs) -> None:
     """What a rank says on standard error, the original says too (numbers and places taken out)."""
     told = {_without_places(line) for r in runs.of(case, TWO).ranks for line in r.stderr.splitlines()}
+    if case.name in SOME_FORWARDS_USE_ALL:
+        told = {line for line in told if "did not find any unused parameters" not in line}
     if case in ALONE:
         told -= {_without_places(line) for line in runs.of(case, ORIGINAL).ranks[0].stderr.splitlines()}
     assert not told
