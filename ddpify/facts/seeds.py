@@ -32,8 +32,6 @@ class Seed:
         return self.event.node
 
 
-#: what `is_noisy` says of draws that stand in the loop
-DRAWS_ITSELF = "the training loop draws random numbers"
 _KINDS = {
     "torch.manual_seed": "torch",
     "torch.random.manual_seed": "torch",
@@ -65,10 +63,8 @@ def is_noisy(facts: Facts) -> str:
     for module in facts.roles.trained:
         if mentions(module, NOISE):
             return "the model draws random numbers (dropout or noise)"
-    training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
-    for e in facts.flow.log.of("external", "method"):
-        if _draws(e) and any(lp.node in training for loops in e.all_loops() for lp in loops):
-            return DRAWS_ITSELF
+    if draws_in_loop(facts):
+        return "the training loop draws random numbers"
     for loader in facts.roles.training_loaders:
         why = _augments(facts, loader.dataset)
         if why:
@@ -82,6 +78,15 @@ def _draws(event: Event) -> bool:
         return _IN_PLACE.fullmatch(event.name) is not None and isinstance(event.obj, (Data, Thing))
     last = event.name.rsplit(".", 1)[-1]
     return role_of(event.name) == "random" and _NUMBERS.fullmatch(last) is not None
+
+
+def draws_in_loop(facts: Facts) -> bool:
+    """Whether the training steps draw numbers themselves: batches, a generator's noise."""
+    training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    return any(
+        _draws(e) and any(lp.node in training for loops in e.all_loops() for lp in loops)
+        for e in facts.flow.log.of("external", "method")
+    )
 
 
 def _augments(facts: Facts, value: Value, depth: int = 4) -> str:

@@ -15,7 +15,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.ranks import depends_on_rank, guarded
-from ddpify.facts.seeds import DRAWS_ITSELF, Seed, is_noisy, seeds
+from ddpify.facts.seeds import Seed, draws_in_loop, is_noisy, seeds
 from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import Ext
@@ -96,7 +96,7 @@ class SameNoiseOnAllRanks(Rule):
             import numpy as np
             import torch
             from torch import nn
-            net = nn.Linear(1, 1)
+            net = nn.Sequential(nn.Linear(1, 4), nn.Dropout(0.1), nn.Linear(4, 1))
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             def curve(n):
                 x = np.random.uniform(-1, 1, (n, 1))
@@ -123,7 +123,7 @@ class SameNoiseOnAllRanks(Rule):
         fixed = list(seeds(facts))
         why = is_noisy(facts)
         drawn = next((h for h in hand_fed(facts) if isinstance(h, Draws)), None)
-        apart = not fixed and (drawn is not None or why == DRAWS_ITSELF)
+        apart = not fixed and (drawn is not None or draws_in_loop(facts))
         if not (fixed or apart) or not why:
             return
         places = [w for w in facts.wrap_points if facts.editable(w.source)]
