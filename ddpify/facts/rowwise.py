@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import constants, modules
 from ddpify.facts.values import Class, Ext, Func, Module, Thing
 from ddpify.source import Source, dotted, walk
 
@@ -158,7 +158,7 @@ def _keeps_apart(facts: Facts, node: cst.CSTNode, me: str) -> bool:
     if any(isinstance(o, Ext) and o.name.startswith(("builtins.", "random.")) for o in called):
         return name not in ("sum", "max", "min", "sorted")
     if name in SHAPES:
-        return True
+        return name not in ("view", "reshape") or not _fixed_rows(facts, node, function)
     if name == "permute":
         return number(node.args[0].value) == 0 if node.args else False
     if name == "transpose":
@@ -170,6 +170,15 @@ def _keeps_apart(facts: Facts, node: cst.CSTNode, me: str) -> bool:
     if name in BY_DIM:
         return dimension(node, function) not in (0, None)
     return name in BY_ENTRY
+
+
+def _fixed_rows(facts: Facts, node: cst.Call, function: bool) -> bool:
+    """`x.view(batch_size, 6, -1)`, where `batch_size` is a number of the script's: a rank has fewer rows."""
+    first = next((a.value for a in node.args[int(function) :]), None)
+    if first is None:
+        return False
+    known = [number(first)] if number(first) is not None else constants(facts.flow.values.get(first, ())) or []
+    return any(isinstance(n, int) and n >= 0 for n in known)
 
 
 def _own(node: cst.BaseExpression, me: str) -> bool:

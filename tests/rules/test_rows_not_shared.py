@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from ddpify.convert import convert_source
+from ddpify.errors import Refused
+from ddpify.source import Source
 from tests.rules.edited import edited
 
 SCRIPT = """\
@@ -52,3 +59,23 @@ def test_batch_norm_is_named() -> None:
     told = edited(SCRIPT.format(layer=", nn.BatchNorm1d(2)", form="mean", back="loss.item()"), "DDP308").left
     assert [t[:45] for t in told] == ["BatchNorm takes its statistics of each rank's"]
     assert edited(SCRIPT.format(layer="", form="mean", back="loss.item()"), "DDP308").left == []
+
+
+@pytest.mark.parametrize("rows", ["12", "rows"])
+def test_a_view_of_a_fixed_number_of_rows_is_refused(rows: str) -> None:
+    """A rank has fewer: `x.view(batch_size, steps, -1)`"""
+    net = f"""\
+rows = 12
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 2)
+    def forward(self, x):
+        return self.out(x.view({rows}, -1))
+net = Flat()
+"""
+    text = SCRIPT.format(layer="", form="mean", back="loss.item()").replace("optimizer =", f"{net}optimizer =", 1)
+    with pytest.raises(Refused, match=r"may compute one row from another"):
+        convert_source(Source(Path("train.py"), text.encode()))
+    fine = text.replace(f"x.view({rows}, -1)", "x.view(x.size(0), -1)")
+    assert "rows_of_rank" in convert_source(Source(Path("train.py"), fine.encode())).text
