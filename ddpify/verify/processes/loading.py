@@ -44,7 +44,7 @@ class Pass:
         self.drawn = self.steps = self.batches = self.longest = 0
         self.own_batches = sampler is loader.batch_sampler and sampler is not None
         self.active = self.training = self.grad = False
-        self.begun = round(time.time(), 3)
+        self.begun = round(time.time(), 6)
         self.facts: dict[str, object] = {
             "loader": number,
             "order": order,

@@ -43,7 +43,7 @@ class Log:
 
     def note(self, kind: str, **fields: object) -> None:
         """Write one event down, with the time."""
-        line = json.dumps({"kind": kind, "time": round(time.time(), 3), **fields}, default=str)
+        line = json.dumps({"kind": kind, "time": round(time.time(), 6), **fields}, default=str)
         os.write(self._file, line.encode() + b"\n")
 
     def _place(self, filename: str, line: int) -> str:
