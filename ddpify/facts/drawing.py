@@ -134,7 +134,7 @@ def _calls_around(frame: Frame, depth: int = 6) -> list[tuple[Source, cst.BaseEx
 
 def _draws(facts: Facts) -> Iterator[Event]:
     first = min((e.seq for e in facts.roles.backwards), default=0)
-    trains = {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    trains = {id(n) for n in facts.roles.training_loops}
     for e in facts.flow.log.of("external"):
         number = _NUMBERS.fullmatch(e.name) is not None
         if e.seq > first or not (number or _DATA.fullmatch(e.name)) or {"generator", "random_state"} & set(e.extra):

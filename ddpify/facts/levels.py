@@ -31,7 +31,7 @@ class Level:
 
 def levels(facts: Facts, event: Event, names: frozenset[str]) -> list[Level]:
     """What an event depends on in each frame on the way to it, innermost first."""
-    around = {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    around = {id(n) for n in facts.roles.training_loops}
     around -= _made_anew(facts)
     chain = next(event.frame.chains(), ())
     steps = [(event.frame, event.loops), *((e.frame, e.loops) for e in reversed(chain))]

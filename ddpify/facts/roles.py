@@ -68,6 +68,11 @@ class Roles:
     wrapped: list[Wrapped] = field(default_factory=list)
 
     @property
+    def training_loops(self) -> set[cst.CSTNode]:
+        """The loops that run around a backward, those of the callers included."""
+        return {lp.node for b in self.backwards for loops in b.all_loops() for lp in loops}
+
+    @property
     def evaluation_loaders(self) -> list[Loader]:
         """Loaders that are only ever read without training."""
         found = [

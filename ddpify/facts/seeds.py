@@ -82,7 +82,7 @@ def _draws(event: Event) -> bool:
 
 def draws_in_loop(facts: Facts) -> bool:
     """Whether the training steps draw numbers themselves: batches, a generator's noise."""
-    training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    training = facts.roles.training_loops
     return any(
         _draws(e) and any(lp.node in training for loops in e.all_loops() for lp in loops)
         for e in facts.flow.log.of("external", "method")

@@ -91,19 +91,15 @@ def _is_of_pandas(event: Event) -> bool:
     return "frac" in event.extra or ("n" in event.extra and made_by(event.obj).startswith("pandas."))
 
 
-def _loops_that_train(facts: Facts) -> set[int]:
-    return {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
-
-
 def _trains_around(facts: Facts, event: Event) -> bool:
     """Whether the loop over the epochs draws it anew each time."""
-    trains = _loops_that_train(facts)
+    trains = {id(n) for n in facts.roles.training_loops}
     return any(id(lp.node) in trains for loops in event.all_loops() for lp in loops)
 
 
 def _trained_in(facts: Facts, event: Event) -> bool:
     """`for train, test in ShuffleSplit(5).split(x):` around a training: the later turns draw what is left behind it."""
-    trains = _loops_that_train(facts)
+    trains = {id(n) for n in facts.roles.training_loops}
     return any(
         isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute) and n.func.attr.value == "split"
         for b in facts.roles.backwards

@@ -47,7 +47,7 @@ def of_unloaded(facts: Facts, value: Value) -> bool:
 
 def decides_training(facts: Facts, frame: Frame, node: cst.CSTNode, event: Event) -> bool:
     """Whether all loops around a test train: what a loop that decodes or evaluates decides stays in there."""
-    trains = facts.cached("loops that train", _loops_that_train)
+    trains = facts.cached("loops that train", lambda f: {id(n) for n in f.roles.training_loops})
     inner = set(frame.source.ancestors(node))
     own = [lp.node for lp in event.loops if lp.node in inner]
     own += [node] if isinstance(node, cst.While) else []
@@ -95,7 +95,3 @@ def asked(facts: Facts, test: cst.BaseExpression) -> Iterator[cst.CSTNode]:
 def _asks_kind(facts: Facts, call: cst.Call) -> bool:
     names = {o.name for o in facts.flow.values.get(call.func, ()) if isinstance(o, Ext)}
     return bool(names & (_KINDS - {"builtins.len"}))
-
-
-def _loops_that_train(facts: Facts) -> set[int]:
-    return {id(lp.node) for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}

@@ -62,4 +62,4 @@ def keeps(rule: Rule, facts: Facts) -> Iterator[Finding]:
 
 def trains_inside(facts: Facts, node: cst.CSTNode) -> bool:
     """Whether a loop has a backward in it."""
-    return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)
+    return node in facts.roles.training_loops

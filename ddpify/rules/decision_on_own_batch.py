@@ -325,7 +325,7 @@ class DecisionOnOwnBatch(Rule):
         )
 
     def inside(self, facts: Facts, node: cst.CSTNode) -> bool:
-        return any(lp.node is node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops)
+        return node in facts.roles.training_loops
 
     def shared(self, facts: Facts, source: Source, node: cst.BaseExpression, reason: str) -> Iterator[Finding]:
         if not facts.editable(source) or id(node) in agreed(facts):

@@ -219,7 +219,7 @@ class SameNoiseOnAllRanks(Rule):
 
 def streams_drawn(facts: Facts, source: Source) -> list[str]:
     """The seeds of the streams that the training steps draw from, by the names that the file has for their modules."""
-    training = {lp.node for b in facts.roles.backwards for loops in b.all_loops() for lp in loops}
+    training = facts.roles.training_loops
     inside = (
         e
         for e in facts.flow.log.of("external")
