@@ -115,7 +115,11 @@ class Recorder:
     def write(self, path: Path) -> None:
         if os.getpid() == self.owner:
             passes = [vars(one) for one in self.passes]
-            path.write_text(json.dumps({"passes": passes, "losses": self.losses}))
+            text = json.dumps({"passes": passes, "losses": self.losses})
+            # whole or not at all: when another rank fails, this one is terminated, perhaps just now
+            unfinished = path.with_suffix(".part")
+            unfinished.write_text(text)
+            unfinished.rename(path)
 
 
 def quiet() -> None:
