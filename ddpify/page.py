@@ -94,7 +94,7 @@ def _losses(verified: VerifyReport) -> Mapping[str, Sequence[float]]:
         return verified.curves
     return {
         f"{both.original}": [one for _, one, _ in both.curve],
-        "the ranks (mean)": [mean for *_, mean in both.curve],
+        "the ranks (mean)" if both.world > 1 else "converted": [mean for *_, mean in both.curve],
     }
 
 

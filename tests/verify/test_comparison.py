@@ -128,6 +128,18 @@ def test_numbers_that_are_printed_in_full_may_differ_as_losses_may(mine: str, st
     assert {r.name: r for r in rows(pair)}["same_numbers"].status is status
 
 
+@pytest.mark.parametrize(("mine", "status"), [("0.735", Status.HELD), ("0.733", Status.FAILED)])
+def test_a_number_over_the_padded_set_may_differ_by_the_padding_and_what_printing_cuts_off(
+    mine: str, status: Status
+) -> None:
+    def printed(number: str) -> list[dict[str, Any]]:
+        return [{**ORDER, "batches": [[0]]}, {"kind": "line", "text": f"right {number}", "place": "evaluated"}, end()]
+
+    own = {"kind": "own_order", "loader": 0, "number": 0, "known": True, "size": 101, "extra": 1}
+    pair = Pair(trace(*[printed(mine)] * 2), trace([own, *printed("0.743")]), True)
+    assert {r.name: r for r in rows(pair)}["same_numbers"].status is status
+
+
 @pytest.mark.parametrize(("done", "length", "told"), [(12, 21, True), (2, 2, False), (10, 10, False), (5, 50, False)])
 def test_schedules_that_come_to_a_half_of_their_length_are_told(done: int, length: int, told: bool) -> None:
     lines = [
@@ -142,8 +154,10 @@ def test_schedules_that_come_to_a_half_of_their_length_are_told(done: int, lengt
 
 def test_the_table_shows_where_the_losses_part() -> None:
     curve = [(step, 1.0 / step, 1.0 / step + (0.1 if step > 20 else 0.0)) for step in range(1, 41)]
-    rows = [row.split()[0] for row in table(curve)]
+    rows = [row.split()[0] for row in table(curve, 2)]
     assert rows == ["step", "1", "2", "3", "4", "...", "20", "21", "22", "23", "...", "40"]
+    assert "ranks (mean)" in table(curve, 2)[0]
+    assert "one process" in table(curve, 1)[0]
 
 
 # -- where the original takes no batches of several ranks ---------------------------------------------------------
@@ -154,7 +168,7 @@ def _scripted(folder: Path, *, neither: bool = False, **answers: Trace) -> tuple
     asked = list[str]()
 
     class Runs(_Runs):
-        def _run(self, double: bool, plan: dict[str, Any] | None, **changes: Any) -> Trace:
+        def _run(self, double: bool, plan: dict[str, Any] | None, padded: bool = False, **changes: Any) -> Trace:
             who = "original" if "script" in changes else "alone" if "alone" in changes else "ranks"
             asked.append(who)
             return answers[f"{who}_given_one" if "alone" in asked and who == "original" else who]

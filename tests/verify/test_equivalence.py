@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from ddpify.verify import Result, Status
+from ddpify.verify.processes.padded import NoRows, Part
 from tests.cases import CONVERTED, Case, conversion, written
 from tests.verify.comparing import STILL, Scripts, compared
 
@@ -17,6 +20,7 @@ ORIGINAL, RIGHT = ((SCRIPTS / name).read_text() for name in ("one_process.py", "
 SET_EPOCH = "        loader.sampler.set_epoch(epoch)\n"
 SAMPLER = "sampler=DistributedSampler(train_set)"
 LOSS = "cross_entropy(model(x"
+FED = "x + 0.1 * torch.randn_like(x)"
 
 #: what is broken -> the result that says so, words of its sentence, its first rule, and the changes
 BROKEN: dict[str, tuple[str, str, str, dict[str, str]]] = {
@@ -96,7 +100,10 @@ BOTH: dict[str, tuple[str, str, str, dict[str, str]]] = {
         "same_losses",
         "different amounts (a mask, ignore_index",
         "",
-        {"y)\n            loss.backward": "y, ignore_index=0)\n            loss.backward"},
+        {
+            "y)\n            loss.backward": 'y, reduction="none")\n'
+            "            loss = (loss * (y > 0)).sum() / (y > 0).sum()\n            loss.backward"
+        },
     ),
     "a schedule counted in samples": (
         "same_rates",
@@ -117,6 +124,18 @@ ALIKE: dict[str, dict[str, str]] = {
     "noise of numpy": {
         "torch.randn_like(x)": "torch.tensor(numpy.random.normal(0, 1, (len(x), 6)), dtype=torch.float32)",
         "import torch\n": "import numpy\nimport torch\n",
+    },
+    "padded to the longest": {
+        "DataLoader(train_set, ": "DataLoader(train_set, collate_fn=padded, ",
+        "def main()": "def padded(batch):\n    rows = [x.expand(1 + int(y), 6) for x, y in batch]\n"
+        "    return nn.utils.rnn.pad_sequence(rows), torch.stack([y for _, y in batch])\n\n\ndef main()",
+        FED: "x.mean(0)",
+        "len(x)": "len(y)",
+    },
+    "ignored targets": {"y)\n            loss.backward": "y, ignore_index=0)\n            loss.backward"},
+    "ignored rows of samples": {
+        "model(x + 0.1 * torch.randn_like(x)), y)\n": "torch.stack([model(x + 0.1 * torch.randn_like(x)), model(x)], 1)"
+        ".view(-1, 3), torch.stack([y, y * (x[:, 0] > 0)], 1).view(-1), ignore_index=0)\n"
     },
     "mixed rows": {"x + 0.1 * torch.randn_like(x)": "0.9 * x + 0.1 * x[torch.randperm(len(x))]"},
     "a sum": {"y)\n            loss.backward": 'y, reduction="sum")\n            loss.backward'},
@@ -148,9 +167,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Resul
     for name, changes in {**{name: both[3] for name, both in BOTH.items()}, **ALIKE}.items():
         pairs[name] = _pair(root / name, _changed(ORIGINAL, changes), _changed(RIGHT, changes, strict=False))
     pairs["three ranks"] = _pair(root / "three", ORIGINAL, RIGHT, world=3)
+    recomputed = {f"model({FED})": f"checkpoint(model, ({FED}).requires_grad_(), use_reentrant=True)"}
+    recomputed["import torch\n"] = "import torch\nfrom torch.utils.checkpoint import checkpoint\n"
+    other_form = {old: new.replace("=True", "=False") for old, new in recomputed.items()}
+    pairs["recomputed"] = _pair(root / "again", _changed(ORIGINAL, recomputed), _changed(RIGHT, other_form))
     single = {**STILL, "double": False}
     pairs["single precision"] = Scripts(pairs["right"].original, pairs["right"].converted, still=single)
-    return compared(pairs, alone=[*ALIKE, "other weights"])
+    return compared(pairs, alone=[*ALIKE, "other weights", "recomputed"])
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *BOTH])
@@ -162,13 +185,51 @@ def test_what_is_broken_is_named_with_its_likely_cause(found: dict[str, dict[str
     assert failed[0].likely[:1] == ((rule,) if rule else ())
 
 
-@pytest.mark.parametrize("name", [*ALIKE, "three ranks", "single precision"])
+@pytest.mark.parametrize("name", [*ALIKE, "three ranks", "recomputed", "single precision"])
 def test_what_is_alike_is_found_so(found: dict[str, dict[str, Result]], name: str) -> None:
     assert {r.name: r.sentence for r in found[name].values() if r.status is not Status.HELD} == {}
 
 
 def test_a_sum_is_said_to_be_one(found: dict[str, dict[str, Result]]) -> None:
     assert "held against 1/2 of it" in found["a sum"]["same_losses"].sentence
+
+
+@pytest.mark.parametrize("name", ["ignored targets", "ignored rows of samples"])
+def test_a_loss_that_divides_by_weights_is_held_against_the_ranks_means(
+    found: dict[str, dict[str, Result]], name: str
+) -> None:
+    told = found[name]["same_losses"].sentence
+    assert "at train.py:36 divides by the weights of each rank's own batch (DDP510)" in told
+    assert "over all ranks' samples it would be" in told
+
+
+def test_batches_are_padded_to_the_longest_of_all_ranks(found: dict[str, dict[str, Result]]) -> None:
+    assert "padded to the longest of all ranks" in found["padded to the longest"]["same_losses"].sentence
+
+
+def _stacked(count: int) -> dict[str, Any]:
+    """What a collate function makes of so many samples, the i-th 1 + i % 3 long."""
+    rows = [torch.full((1 + i % 3,), float(i)) for i in range(count)]
+    names = [f"sample {i}" for i in range(count)]
+    first = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return {"rows": first, "columns": (first.T, torch.arange(count)), "names": names, "longest": first.shape[1]}
+
+
+def test_a_ranks_rows_are_cut_out_of_the_batch_of_all() -> None:
+    all_of_it, own = _stacked(5), _stacked(2)
+    cut = Part(5, 3, 2).of(all_of_it, own)
+    assert torch.equal(cut["rows"], all_of_it["rows"][3:])
+    assert torch.equal(cut["columns"][0], cut["rows"].T)
+    assert cut["columns"][1].tolist() == [3, 4]
+    assert (cut["names"], cut["longest"]) == (["sample 3", "sample 4"], 3)
+
+
+def test_rows_that_nobody_can_find_are_not_cut() -> None:
+    packed = [torch.nn.utils.rnn.pack_sequence([torch.ones(2)] * n) for n in (4, 2)]
+    with pytest.raises(NoRows):
+        Part(4, 0, 2).of(*packed)
+    with pytest.raises(NoRows):
+        Part(4, 0, 2).of(torch.ones(7), torch.ones(3))
 
 
 def test_one_process_repeats_the_original_bit_by_bit(found: dict[str, dict[str, Result]]) -> None:
@@ -181,7 +242,7 @@ def test_one_process_repeats_the_original_bit_by_bit(found: dict[str, dict[str, 
 RUN = tuple(case for case in CONVERTED if case.run and not case.needs)
 #: what is known to differ, and why
 DIFFER = dict.fromkeys(
-    ("collected_predictions", "endless_sampler"),  # the square of a difference of means is no mean over samples
+    ("endless_sampler",),  # the square of a difference of means is no mean over samples
     "a mean over something of which the ranks have different amounts",
 )
 SOME = tuple(

@@ -19,7 +19,7 @@ from .events import Loss
 from .pair import Pair
 from .plan import plan_of
 from .report import head, table
-from .rows import failed, is_sum, of_one, rows, untried
+from .rows import TOGETHER, differ_by_weights, failed, is_sum, losses, of_one, padded_apart, rows, untried
 from .shadow import shadow
 
 __all__ = ["Equivalence", "compare"]
@@ -39,7 +39,7 @@ class Equivalence:
     """What came of it: a result for each thing that was compared, and the losses by step."""
 
     original: Path
-    world: int
+    world: int  # 1: the original could not be given the batches of more ranks
     double: bool
     still: Still
     results: tuple[Result, ...]
@@ -66,7 +66,7 @@ class Equivalence:
 
     def table(self) -> list[str]:
         """The losses of both by step."""
-        return table(self.curve)
+        return table(self.curve, self.world)
 
     def to_json(self) -> dict[str, Any]:
         """The comparison as plain data."""
@@ -112,14 +112,14 @@ class _Runs:
         self.here, self.room, self.progress = Path.cwd(), room, progress
         self.number = 0
         self.why = ""
-        self.scale = 1.0
+        self.scale, self.footing, self.apart = 1.0, list[str](), False
 
-    def _run(self, double: bool, plan: dict[str, Any] | None, **changes: Any) -> Trace:
+    def _run(self, double: bool, plan: dict[str, Any] | None, padded: bool = False, **changes: Any) -> Trace:
         self.number += 1
         room = self.room / str(self.number)
         room.mkdir()
         wish: dict[str, Any] = {"double": double, "dropout": self.still.dropout, "batch_norm": self.still.batch_norm}
-        wish |= {"plan": None, "scale": self.scale}
+        wish |= {"plan": None, "scale": self.scale, "apart": self.apart, "padded": padded}
         if plan is not None:
             (room / "plan.json").write_text(json.dumps(plan))
             wish["plan"] = str(room / "plan.json")
@@ -133,24 +133,46 @@ class _Runs:
 
     def compared(self, *, double: bool) -> Equivalence | None:
         """None: it does not run so, and may run in float32."""
-        self.scale = 1.0
+        self.scale, self.footing, self.apart = 1.0, list[str](), False
         ranks = self._run(double, None)
         if not ranks.ended_well:
             return self._stopped("the converted script", ranks)
-        alone = {"nproc": 1, "nnodes": 1, "alone": True, "cpu": ranks.backend != "nccl"}
+        alone: dict[str, Any] = {"nproc": 1, "nnodes": 1, "alone": True, "cpu": ranks.backend != "nccl"}
         if not _trains(ranks):
             return self._untrained(double, alone)
         plan = plan_of(ranks)
+        if padded_apart(ranks):
+            ranks = self._padded(ranks, plan, double)
         one = self._run(double, plan, script=self.original, **alone)
         if one.ended_well and is_sum(Pair(ranks, one, double)):
             self.scale = 1 / ranks.world  # DDP505: a step is as large as the original's with its own batch size
             one = self._run(double, plan, script=self.original, **alone)
+        if one.ended_well and (footing := differ_by_weights(Pair(ranks, one, double, self.scale))):
+            one = self._weighed(ranks, one, plan, double, alone)
+            self.footing += [footing] if self.apart else []
         if not one.ended_well:
             given_up = self._stopped("the original, given the ranks' batches together,", one)
             return given_up if one.timed_out else self._as_one_process(double, alone)
-        pair = Pair(ranks, one, double, self.scale)
+        pair = Pair(ranks, one, double, self.scale, "; ".join(self.footing))
         single = self._run(double, plan, **alone)
-        return self._equivalence(pair, (*rows(pair), of_one(Pair(single, one, double, self.scale))))
+        return self._equivalence(pair, (*rows(pair), of_one(replace(pair, ranks=single))))
+
+    def _padded(self, ranks: Trace, plan: dict[str, Any], double: bool) -> Trace:
+        """The ranks with each batch padded to the longest of all ranks, which is what one process does to them."""
+        again = self._run(double, plan, padded=True)
+        if not again.ended_well or padded_apart(again) or plan_of(again) != plan:
+            return ranks
+        self.footing.append(TOGETHER)
+        return again
+
+    def _weighed(self, ranks: Trace, one: Trace, plan: dict[str, Any], double: bool, alone: dict[str, Any]) -> Trace:
+        """The original with its weighted means taken as the ranks take them, where that accounts for the difference."""
+        self.apart = True
+        apart = self._run(double, plan, script=self.original, **alone)
+        if apart.ended_well and losses(Pair(ranks, apart, double, self.scale))[0].status is not Status.FAILED:
+            return apart
+        self.apart = False
+        return one
 
     def _untrained(self, double: bool, alone: dict[str, Any]) -> Equivalence | None:
         """The ranks make no step: is that what the original does?"""
@@ -188,9 +210,9 @@ class _Runs:
         return Equivalence(self.shown, self.launch.nproc, False, self.still, (told,))
 
     def _equivalence(self, pair: Pair, results: tuple[Result, ...]) -> Equivalence:
-        curve = [(loss.step, loss.one, loss.mean) for loss in pair.losses]
+        curve = [(loss.step, loss.one, loss.mean) for loss in pair.losses if pair.one is not pair.ranks]
         known = tuple((step, a, b) for step, a, b in curve if a is not None and b is not None)
-        return Equivalence(self.shown, self.launch.nproc * self.launch.nnodes, pair.double, self.still, results, known)
+        return Equivalence(self.shown, pair.world, pair.double, self.still, results, known)
 
 
 def _trains(trace: Trace) -> bool:

@@ -23,6 +23,13 @@ class Loss(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Weighed(Event):
+    """A training loss divides by the weights of its batch, which came from several ranks."""
+
+    kind: ClassVar[str] = "weighed"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rates(Event):
     """The learning rates of an optimizer's groups as it steps; `fed`: a loader gave a batch since the step before."""
 

@@ -51,6 +51,7 @@ class Pair:
     one: Trace
     double: bool
     scale: float = 1.0  # what the losses of the one process were multiplied by
+    footing: str = ""  # how else it was made to take the losses as the ranks do
 
     @property
     def world(self) -> int:

@@ -28,6 +28,7 @@ class Different:
     ranks: Line
     one: float
     mine: float
+    place: float = 0.0  # one unit of the last place that is printed
 
 
 @dataclass(frozen=True)
@@ -88,5 +89,5 @@ def compare_lines(original: Iterable[Line], ranks: Iterable[Line], relative: flo
             if near(a, b, relative):
                 equal += 1
             else:
-                differ.append(Different(line, other, float(a), float(b)))
+                differ.append(Different(line, other, float(a), float(b), 0.0 if _whole(a) else max(_unit(a), _unit(b))))
     return Printed(equal, tuple(differ), tuple(dict.fromkeys(missing)))

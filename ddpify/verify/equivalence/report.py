@@ -12,14 +12,20 @@ def head(original: str, world: int, double: bool, still: Sequence[str]) -> str:
     """What was held against what."""
     kind = "float64" if double else "float32: it does not run in float64"
     off = f"; {' and '.join(still)}" if still else ""
-    return f"compared with {original}, as one process that reads the batches of {world} ranks together ({kind}{off})"
+    how = f"as one process that reads the batches of {world} ranks together" if world > 1 else "both as one process"
+    return f"compared with {original}, {how} ({kind}{off})"
 
 
-def table(curve: Curve) -> list[str]:
+def converted(world: int) -> str:
+    """Whose the losses are that stand beside the original's."""
+    return "ranks (mean)" if world > 1 else "one process"
+
+
+def table(curve: Curve, world: int) -> list[str]:
     """Losses by step: the first, the last, and the one where they part."""
     if not curve:
         return []
-    lines = [f"{'step':>8}  {'original':>16}  {'ranks (mean)':>16}  {'difference':>10}"]
+    lines = [f"{'step':>8}  {'original':>16}  {converted(world):>16}  {'difference':>10}"]
     last = -1
     for i in _shown(curve):
         if i > last + 1:

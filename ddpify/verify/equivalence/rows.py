@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from ..checks import Result, Status
 from ..checks._base import at, count
-from ..trace import Step
+from ..trace import Step, Trace
 from . import causes
 from .causes import Cause
-from .events import Gradients, Initial, Line, Loss, Order, OwnOrder, Parameters, Rates, Schedule
+from .events import Gradients, Initial, Line, Loss, Order, OwnOrder, Parameters, Rates, Schedule, Weighed
 from .pair import Pair
 from .plan import joined, orders
 from .printed import Different, compare_lines, near
@@ -137,7 +137,7 @@ def losses(pair: Pair) -> Looked:
         told += (
             f"; the loss is a sum over the batch, held against 1/{pair.world} of it: a step of the original's own size"
         )
-    return held(name, told), NEVER
+    return held(name, f"{told}; {pair.footing}" if pair.footing else told), NEVER
 
 
 def gradients(pair: Pair) -> Looked:
@@ -233,7 +233,7 @@ def _own(pair: Pair, found: Different) -> bool:
 
 def _padded(pair: Pair, found: Different) -> bool:
     """The ranks divide by what they read, the original by what it would have read."""
-    return abs(found.mine - found.one) <= 1.05 * pair.padding * abs(found.one)
+    return abs(found.mine - found.one) <= 1.05 * pair.padding * abs(found.one) + (found.place if pair.padding else 0.0)
 
 
 def rows(pair: Pair) -> Iterator[Result]:
@@ -262,6 +262,8 @@ _UNSTEPPED = "no optimizer stepped"
 _UNFED = "the batches come from no DataLoader, so one process cannot be given those of the ranks"
 _STREAM = "the batches come from a stream, so one process cannot be given those of the ranks"
 _PADDED = "samples are padded to the longest of their batch, and the ranks' batches together are longer"
+#: what was done about it, where all of them could be put together on each rank
+TOGETHER = "the ranks' batches were padded to the longest of all ranks, as one process pads them"
 
 
 def _incomparable(pair: Pair) -> str:
@@ -271,8 +273,14 @@ def _incomparable(pair: Pair) -> str:
         return _UNFED
     if not all(p.collated for passes in found.values() for p in passes):
         return _STREAM
-    shapes = (zip(*(p.shapes for p in passes), strict=False) for passes in found.values())
-    return _PADDED if any(len(set(together)) > 1 for batches in shapes for together in batches) else ""
+    return _PADDED if padded_apart(pair.ranks) else ""
+
+
+def padded_apart(ranks: Trace) -> bool:
+    """Are the ranks' batches of one step not of one length?"""
+    found = orders(ranks).values()
+    shapes = (zip(*(p.shapes for p in passes), strict=False) for passes in found if all(p.collated for p in passes))
+    return any(len(set(together)) > 1 for batches in shapes for together in batches)
 
 
 def of_one(pair: Pair) -> Result:
@@ -305,6 +313,19 @@ def of_one(pair: Pair) -> Result:
         return failed(name, f"it does not print `{found.missing[0].strip()}`")
     told = count(len(sums[0]), "step") if sums[0] else count(passes[0], "backward pass")
     return held(name, f"as one process it repeats the original, bit by bit, over {told}")
+
+
+def differ_by_weights(pair: Pair) -> str:
+    """What is to be said where losses differ, and divide by the weights of their batch; empty elsewhere."""
+    weighed = next(iter(pair.other.of(Weighed)), None)
+    differ = (x for x in pair.losses if x.mean is not None and x.one is not None and not pair.near(x.mean, x.one))
+    loss = next(differ, None)
+    if weighed is None or loss is None:
+        return ""
+    return (
+        f"the loss{at(weighed.at)} divides by the weights of each rank's own batch (DDP510), and was held against the "
+        f"mean of those: over all ranks' samples it would be {loss.one:.6g}, not {loss.mean:.6g}, at step {loss.step}"
+    )
 
 
 def is_sum(pair: Pair) -> bool:

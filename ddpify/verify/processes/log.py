@@ -79,3 +79,24 @@ def patch(owner: object, name: str, wrap: Callable[[Any], Any]) -> None:
     if old is not None:
         new = wrap(old)
         setattr(owner, name, functools.wraps(old)(new) if callable(old) and not isinstance(old, type) else new)
+
+
+def outermost(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A patch of `backward` that lets those within another one by: activations that are computed again."""
+
+    def wrapped(real: Any) -> Any:
+        within, outer = False, wrap(real)
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            nonlocal within
+            if within:
+                return real(*args, **kwargs)
+            within = True
+            try:
+                return outer(*args, **kwargs)
+            finally:
+                within = False
+
+        return backward
+
+    return wrapped

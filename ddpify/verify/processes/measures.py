@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .log import Log, patch
+from .log import Log, outermost, patch
 
 _STEPS = 200  # whose gradients are written down, where the model is small
 _SMALL = 2_000_000  # parameters
@@ -62,7 +62,7 @@ class Measures:
 
     def watch(self) -> None:
         """Patch torch and logging, and listen to standard output."""
-        patch(torch.autograd, "backward", self._backward)
+        patch(torch.autograd, "backward", outermost(self._backward))
         patch(torch.optim.lr_scheduler.LRScheduler, "__init__", self._schedule)
         register_optimizer_step_pre_hook(self._before_step)
         patch(logging.Logger, "callHandlers", self._call_handlers)

@@ -21,6 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from .chance import tensors
 from .loading import CutShort
 from .log import Log, patch
+from .padded import NoRows, Part
 from .streams import Streams
 
 _WORKERS = ("num_workers", "prefetch_factor", "multiprocessing_context", "timeout", "persistent_workers")
@@ -134,9 +135,17 @@ class Orders:
     """Every loader of this process."""
 
     def __init__(
-        self, log: Log, streams: Streams, plan: Mapping[str, Any] | None, deliver: Callable[[Any], Any]
+        self,
+        log: Log,
+        streams: Streams,
+        plan: Mapping[str, Any] | None,
+        deliver: Callable[[Any], Any],
+        padded: bool = False,
     ) -> None:
-        self._log, self._streams, self._plan, self._deliver = log, streams, plan or {}, deliver
+        self._log, self._streams, self._deliver = log, streams, deliver
+        self._plan: Mapping[str, Any] = {} if padded else plan or {}
+        #: batches of all ranks, by which a rank pads its own
+        self._beside: Mapping[str, Any] = plan or {} if padded else {}
         self._made = 0
         self._own_sizes: dict[int, int | None] = {}  # of the batches, before they were made those of all ranks together
         self._open: list[State] = []
@@ -152,6 +161,8 @@ class Orders:
         patch(_BaseDataLoaderIter, "_next_index", self._next_index)
         patch(_BaseDataLoaderIter, "__next__", self._next)
         patch(_MapDatasetFetcher, "__init__", self._fetcher)
+        if self._beside:
+            patch(_MapDatasetFetcher, "fetch", self._fetch)
 
     def _planned(self, made: int, dataset: Any) -> Mapping[str, Any] | None:
         entry = self._plan.get(str(made))
@@ -249,9 +260,36 @@ class Orders:
             assert state is not None
             seed = self._streams.seed
             place = ("sample", state.made, state.number)
+            setattr(fetcher, _STATE, state)
             real(fetcher, _Seeded(dataset, lambda index: seed(*place, state.name(index))), *args, **kwargs)
 
         return __init__
+
+    def _fetch(self, real: Any) -> Any:
+        def fetch(fetcher: Any, indices: Any) -> Any:
+            own, state = real(fetcher, indices), getattr(fetcher, _STATE)
+            part, together = self._of_all(state)
+            if part is None:
+                return own
+            try:
+                return part.of(real(fetcher, together), own)
+            except NoRows:
+                return own
+
+        return fetch
+
+    def _of_all(self, state: State) -> tuple[Part | None, list[Any]]:
+        """Which part of the ranks' batches together the one that was drawn last is, and those."""
+        given = self._beside.get(str(state.made), {}).get("passes", {}).get(str(state.number))
+        number = len(state.batches) - 1
+        if given is None or number >= len(given["batches"]):
+            return None, []
+        sizes, batch = given["sizes"][number], given["batches"][number]
+        part = Part(len(batch), sum(sizes[: self._log.rank]), sizes[self._log.rank])
+        listed = self._indices(state, [batch])
+        if not listed or 0 in sizes or batch[part.begin : part.begin + part.own] != state.batches[-1]:
+            return None, []
+        return part, listed[0]
 
     def _next_index(self, real: Any) -> Any:
         def _next_index(iterator: Any) -> Any:
@@ -277,6 +315,7 @@ class Orders:
             samples = state.batches[-1] if state.batches else []
             state.shapes.append(_shapes(data, len(samples)))
             self._streams.enter(place, samples, state.blocks if samples else [], self._log.rank)
+            self._streams.rows_first = all(t.dim() and len(t) == len(samples) for t in tensors(data))
             return self._deliver(data)
 
         return __next__

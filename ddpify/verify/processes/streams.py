@@ -45,6 +45,12 @@ class Streams:
         self._place: tuple[Hashable, ...] = ()
         self._draws = self._made = self._splits = 0
         self._quiet = False
+        self.rows_first = True  # is the first dimension of the batch's tensors that of its samples?
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """How many samples of the batch that was read last each rank has; none between passes."""
+        return self._blocks if self._keys else ()
 
     def seed(self, *key: Hashable) -> None:
         """Set every global stream."""

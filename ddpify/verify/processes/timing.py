@@ -22,7 +22,7 @@ from torch.utils.data._utils import fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .collectives import OPERATIONS
-from .log import Log, patch
+from .log import Log, outermost, patch
 from .stopwatch import Lines, Stopwatch
 
 _FETCHES = 100  # that are written down of each loader and process
@@ -66,7 +66,7 @@ class Timing:
         patch(fetch._BaseDatasetFetcher, "__init__", self._fetcher)
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
             patch(kind, "fetch", self._fetch)
-        patch(torch.autograd, "backward", self._backward)
+        patch(torch.autograd, "backward", outermost(self._backward))
         if dist.is_available():
             for name in OPERATIONS:
                 for owner in (dist, distributed_c10d):

@@ -19,6 +19,7 @@ from .measures import Measures
 from .orders import Orders
 from .still import double_precision, doubled, full_precision, no_dropout, still_batch_norm
 from .streams import Streams
+from .weighed import Weighed
 
 ENV = "DDPIFY_VERIFY_TOGETHER"
 
@@ -33,6 +34,10 @@ class Wish:
     plan: Mapping[str, Any] | None
     #: what each loss is multiplied by
     scale: float = 1.0
+    #: weighted means are taken over each rank's part of a batch
+    apart: bool = False
+    #: the plan is there to pad a rank's batches by, and not to be read
+    padded: bool = False
 
     @classmethod
     def from_environment(cls) -> Wish | None:
@@ -50,7 +55,9 @@ class Together:
 
     def __init__(self, log: Log, wish: Wish) -> None:
         self._wish, self._streams = wish, Streams()
-        self._orders = Orders(log, self._streams, wish.plan, doubled if wish.double else lambda batch: batch)
+        deliver = doubled if wish.double else lambda batch: batch
+        self._orders = Orders(log, self._streams, wish.plan, deliver, wish.padded)
+        self._weighed = Weighed(log, self._streams, wish.apart)
         self._measures = Measures(log, wish.scale, lambda: self._orders.fed, lambda: self._orders.place)
 
     def start(self) -> None:
@@ -69,6 +76,8 @@ class Together:
         if self._wish.double:
             double_precision()
         self._streams.watch()
+        if self._wish.plan is not None and not self._wish.padded:
+            self._weighed.watch()
         self._orders.watch()
         self._measures.watch()
         self._streams.seed("start")

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from .log import Log, is_user_file, patch
+from .log import Log, is_user_file, outermost, patch
 
 _LET_GO = 0.03  # seconds
 
@@ -82,7 +82,7 @@ class Training:
             patch(DistributedDataParallel, "__setattr__", self._set_attribute)
         if not self._cpu:
             patch(torch.cuda, "set_device", self._set_device)
-        patch(torch.autograd, "backward", self._backward)
+        patch(torch.autograd, "backward", outermost(self._backward))
         register_optimizer_step_post_hook(self._step)
 
     def _arguments(self, real: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
