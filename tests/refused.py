@@ -155,7 +155,7 @@ VALUES = {
     "makes a training loader and an evaluation loader": loaded("""
         def load(dataset):
             return DataLoader(dataset, 4, shuffle=True)
-        loader, test = load(TensorDataset(torch.ones(8, 4))), load(TensorDataset(torch.ones(6, 4)))
+        loader, test = [load(s) for s in (TensorDataset(torch.ones(8, 4)), TensorDataset(torch.ones(6, 4)))]
         """)
     + "with torch.no_grad():\n    for (x,) in test:\n        print(net(x))\n",
     "`Loader(points)` makes a DataLoader in a way": loaded("""

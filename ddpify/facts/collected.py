@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import data_of, origins
-from ddpify.facts.dependencies import Binding, bindings, closure, named
+from ddpify.facts.dependencies import Binding, bindings, closure, named, read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.loops import LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.starts import base_of, same_object
@@ -17,6 +17,11 @@ from ddpify.source import Source, walk
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
+_TOGETHER = frozenset(
+    [f"torch.{n}" for n in ("cat", "concat", "concatenate", "hstack", "vstack", "stack")]
+    + [f"numpy.{n}" for n in ("append", "concatenate", "hstack", "vstack", "stack", "r_", "c_")]
+)
+
 
 def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     """What holds numbers of the batches and is used behind the loop: `losses` of `losses.append(loss.item())`."""
@@ -25,7 +30,7 @@ def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     for e in loop.frame.events:
         if id(e.node) not in inside:
             continue
-        for text in _changed(facts, loop, e):
+        for text in (*_changed(facts, loop, e), *_grown(facts, loop, e)):
             if text not in found and read_after(loop, text, inside):
                 found.append(text)
     return found
@@ -43,6 +48,26 @@ def _changed(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
     while isinstance(holder, cst.Subscript):
         holder = holder.value  # kept[index]["x"]
     return [loop.source.code(_picked_from(loop, holder))] if holder is not None else []
+
+
+def _grown(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
+    """`preds` of `preds += list(out)` and of `preds = torch.cat([preds, out])`: no number, and longer in each pass."""
+    stmt = event.stmt
+    if event.kind == "augment" and isinstance(stmt, cst.AugAssign):
+        name = loop.source.code(stmt.target) if named(stmt.target) else ""
+        known = data_of(facts.flow.values.get(stmt.value, ()))
+        grows = known is None or known.form not in ("int", "float", "number", "tensor", "bool")
+        grows = grows and _is_of_batches(facts.flow.values.get(stmt.value, ()))
+    elif event.kind == "bind" and isinstance(stmt, cst.Assign):
+        name, put = event.name, [n for n in walk(stmt.value) if isinstance(n, cst.Call) and _puts_together(facts, n)]
+        grows = any(name in read_names(n) and _is_of_batches(facts.flow.values.get(n, ())) for n in put)
+    else:
+        return []
+    return [name] if grows and name not in {a.target for a in loop.accumulators} else []
+
+
+def _puts_together(facts: Facts, call: cst.Call) -> bool:
+    return any(isinstance(o, Ext) and o.name in _TOGETHER for o in facts.flow.values.get(call.func, ()))
 
 
 def _picked_from(loop: LoopFacts, holder: cst.BaseExpression) -> cst.BaseExpression:

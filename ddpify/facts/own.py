@@ -1,4 +1,4 @@
-"""A distributed script in, an answer out: is a number one rank's own (of its shard), or do the ranks agree on it?"""
+"""A script in, an answer out: is a number one rank's own (of its shard), or do the ranks agree on it?"""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from ddpify.facts.contents import origins
 from ddpify.facts.definitions import Definition, definitions
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.kept import brought_together
+from ddpify.facts.metrics import loop_facts
+from ddpify.facts.roles import loaders_in
 from ddpify.facts.unreduced import brings_together, shared_out
 from ddpify.facts.values import FromBatch, Instance, Loader
 from ddpify.source import children
@@ -24,13 +27,17 @@ _SAME = re.compile(r"builtins\.(len|isinstance|type|id|hasattr|range|enumerate)"
 
 
 class Own:
-    """Which numbers come from a shard of this rank, and have met those of no other."""
+    """Which numbers of a distributed script come from a shard of this rank, and have met those of no other."""
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.definitions = definitions(facts.flow)
         self.calls: dict[int, list[Event]] = {}
         self.put: dict[tuple[int, str], list[tuple[cst.BaseExpression, Frame]]] = {}
+        #: what `log` holds under any key: `log["loss"]` and `log[name]`
+        self.slots: dict[tuple[int, str], list[tuple[cst.BaseExpression, Frame]]] = {}
+        #: what an attribute of an object holds, in whichever method it came there
+        self.fields: dict[tuple[int, str], list[tuple[cst.BaseExpression, Frame]]] = {}
         self.met: dict[int, set[str]] = {}
         self._frames: dict[int, bool] = {}
         self._known: dict[tuple[int, int], bool] = {}
@@ -40,11 +47,25 @@ class Own:
                 self.calls.setdefault(id(e.node), []).append(e)
             holder = holder_of(e)
             if holder is not None:
-                key = (id(e.frame), e.frame.source.code(_slot(e) or holder))
-                self.put.setdefault(key, []).extend((given, e.frame) for given in given_to(e))
+                slot = _slot(e)
+                given = [(g, e.frame) for g in _put_into(e)]
+                self.put.setdefault((id(e.frame), e.frame.source.code(slot or holder)), []).extend(given)
+                if slot is not None:
+                    self.slots.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given)
+                for key in self._fields(holder):
+                    self.fields.setdefault(key, []).extend(given)
         for e in events:
             if isinstance(e.node, cst.Call) and self.agrees(e.node):
                 self.met.setdefault(id(e.frame), set()).update(_handed(e.node))
+
+    def _fields(self, node: cst.CSTNode) -> list[tuple[int, str]]:
+        """`self.total`, by the objects that it is an attribute of; also where one of its items is meant."""
+        while isinstance(node, cst.Subscript):
+            node = node.value
+        if not isinstance(node, cst.Attribute):
+            return []
+        held = self.facts.flow.values.get(node.value, ())
+        return [(id(o), node.attr.value) for o in held if isinstance(o, Instance)]
 
     def agrees(self, call: cst.Call) -> bool:
         """Whether a call brings numbers of the ranks together, by itself or in what it runs."""
@@ -88,13 +109,25 @@ class Own:
         if code.split(".")[0] in self.met.get(id(frame), ()) or code in self.met.get(id(frame), ()):
             return False
         found = self.definitions.of(node, frame)
-        given = self.put.get((id(frame), code), [])
+        key = (id(frame), code)
+        given = [*self.put.get(key, []), *self.slots.get(key, [])]
+        given += [g for field in self._fields(node) for g in self.fields.get(field, [])]
         if any(self.defined(d, depth) for d in found) or any(self.is_own(g, f, depth - 1) for g, f in given):
             return True
         if isinstance(node, cst.Attribute) and not found:
             of_project = any(isinstance(o, Instance) for o in self.facts.flow.values.get(node.value, ()))
             return not of_project and self.is_own(node.value, frame, depth)  # loss.data, meter.avg of a library
-        return not found and self.of_shard(node)
+        if found:
+            return False
+        turns = self.turns(node, frame) if isinstance(node, cst.Name) else []
+        return any(self.is_own(t, frame, depth - 1) for t in turns) if turns else self.of_shard(node)
+
+    def turns(self, node: cst.Name, frame: Frame) -> list[cst.BaseExpression]:
+        """`logs.items()` of `for name, value in logs.items()`; nothing where batches are gone through."""
+        holder = frame.scope.holder(node.value)
+        loops = [e.stmt for e in self.definitions.bound(holder, node.value) if isinstance(e.stmt, cst.For)]
+        held = [self.facts.flow.values.get(loop.iter, ()) for loop in loops]
+        return [] if any(isinstance(o, Loader) for v in held for o in loaders_in(v)) else [loop.iter for loop in loops]
 
     def defined(self, d: Definition, depth: int) -> bool:
         """A value computed from a shard, or given under a test of one: `if loss < best: worse = 0`."""
@@ -114,6 +147,13 @@ class Own:
         return any(_SAME.fullmatch(getattr(o, "name", "")) for o in self.facts.flow.values.get(call.func, ()))
 
 
+def _put_into(e: Event) -> list[cst.BaseExpression]:
+    """What an event puts into its holder: `log["loss"] = loss.item()`, `losses.append(loss.item())`."""
+    if e.kind == "store":
+        return [e.stmt.value] if isinstance(e.stmt, cst.Assign) else []
+    return given_to(e)
+
+
 def _slot(e: Event) -> cst.CSTNode | None:
     """`state["loss"]` of `state["loss"] += loss`: one entry of a dict says nothing of the others."""
     node = e.node.target if isinstance(e.node, cst.AugAssign) else e.node
@@ -131,6 +171,26 @@ def _handed(call: cst.Call) -> set[str]:
     return {n for n in found if n not in ("dist", "torch", "self")}
 
 
+class OwnSoon(Own):
+    """The same of a script that is being converted: its training loaders are dealt out, its sums brought together."""
+
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        self.training = set(facts.roles.training_loaders)
+        for loop in facts.cached("loops", loop_facts):
+            if loop.training and facts.editable(loop.source):
+                self.met.setdefault(id(loop.frame), set()).update(brought_together(facts, loop))
+
+    def of_shard(self, node: cst.CSTNode) -> bool:
+        read = [o.loader for o in origins(self.facts.flow.values.get(node, ())) if isinstance(o, FromBatch)]
+        return any(isinstance(loader, Loader) and loader in self.training for loader in read)
+
+
 def own(facts: Facts) -> Own:
     """The answers, shared by the rules."""
     return facts.cached("own", Own)
+
+
+def own_soon(facts: Facts) -> Own:
+    """The answers for what a conversion is going to be."""
+    return facts.cached("own soon", OwnSoon)

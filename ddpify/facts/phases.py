@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.summaries import loader_argument
+from ddpify.facts.told import Told, told_apart
 from ddpify.facts.values import Const, Data, Instance, Loader, Obj, Value
 from ddpify.source import walk
 
@@ -123,7 +124,8 @@ def _parameters(frame: Frame) -> list[str]:
 def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
     """What is true where one call makes the training loader, and its opposite, which holds for the other loaders.
 
-    `shuffle` (a parameter of a factory), `x == 'train'` (a comprehension), `dataset is train_set`.
+    `shuffle` (a parameter of a factory), `x == 'train'` (a comprehension), `dataset is train_set`; `distributed`, which
+    is still to be made a parameter, where only the calls of the factory differ.
     """
     training = [x for x in facts.roles.training_loaders if x.call is call]
     others = [x for x in facts.roles.evaluation_loaders if x.call is call]
@@ -138,9 +140,16 @@ def training_key(facts: Facts, call: cst.Call | None) -> tuple[str, str] | None:
         return _test(f"({code})" if isinstance(shuffle, cst.IfExp) else code, [True], source.text)
     for name in _names_at(training[0], call):
         found = _apart([x.site.frame.scope.names.get(name, ()) for x in made], len(training))
-        if found is not None and len(found) == 1:
+        if found is not None and len(found) == 1 and (isinstance(found[0], (bool, str)) or found[0] is None):
             return _test(name, found, source.text)
-    return _identity(training, others, given.get("dataset"))
+    new = told_apart(facts, call)
+    return (new.name, f"not {new.name}") if new is not None else _identity(training, others, given.get("dataset"))
+
+
+def told(facts: Facts, call: cst.Call) -> Told | None:
+    """The parameter that `training_key` goes by, where it is a new one."""
+    found = told_apart(facts, call)
+    return found if found is not None and training_key(facts, call) == (found.name, f"not {found.name}") else None
 
 
 def _apart(values: list[Value], training: int) -> list[object] | None:

@@ -13,7 +13,7 @@ from ddpify.facts.collected import given_to, holder_of, mean_lists
 from ddpify.facts.contents import constants, data_of
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, read_after, uses_of
-from ddpify.facts.starts import fixed_item, is_number, names, start_of, zero_by_key
+from ddpify.facts.starts import adds_to_itself, fixed_item, is_number, names, start_of, zero_by_key
 from ddpify.facts.values import Data
 from ddpify.source import walk
 
@@ -68,8 +68,10 @@ def tallies(facts: Facts, loop: LoopFacts) -> list[Tally]:
 
 
 def _root(event: Event) -> cst.BaseExpression | None:
-    """`conf` of `conf[t, p] += 1`, `conf += found`, `preds.extend(...)`"""
+    """`conf` of `conf[t, p] += 1`, `conf += found`, `preds.extend(...)`, `preds = preds + found`"""
     node = event.node
+    if event.kind == "bind" and adds_to_itself(event.stmt):
+        return event.stmt.targets[0].target if isinstance(event.stmt, cst.Assign) else None
     holder = node.target if event.kind == "augment" and isinstance(node, cst.AugAssign) else holder_of(event)
     while isinstance(holder, cst.Subscript):
         holder = holder.value
@@ -182,8 +184,8 @@ def _entries(facts: Facts, loop: LoopFacts, text: str, events: list[Event], form
     """`preds.extend(out.argmax(1).tolist())`: values of samples, that may come over the network."""
     if "." in text or not all(_puts_samples(facts, e) for e in events):
         return None
-    uses = uses_of(loop.node.body, text)
-    if len(uses) != len({id(e.stmt) for e in events}):
+    stmts = {id(e.stmt): e.stmt for e in events}.values()
+    if len(uses_of(loop.node.body, text)) != sum(2 if isinstance(stmt, cst.Assign) else 1 for stmt in stmts):
         return None  # it is looked at in the loop, too
     return Tally(text, form, "sum")
 
@@ -191,6 +193,9 @@ def _entries(facts: Facts, loop: LoopFacts, text: str, events: list[Event], form
 def _puts_samples(facts: Facts, event: Event) -> bool:
     if isinstance(event.stmt, cst.AugAssign):
         return isinstance(event.stmt.target, cst.Name) and _is_sendable(facts, event.stmt.value)
+    if isinstance(event.stmt, cst.Assign):
+        value = event.stmt.value
+        return isinstance(value, cst.BinaryOperation) and _is_sendable(facts, value.right)
     given = given_to(event)
     if event.kind != "method" or event.name not in ("append", "extend") or len(given) != 1:
         return False

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter
 from ddpify.facts import Facts
-from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
+from ddpify.facts.kept import kept
 from ddpify.facts.loops import LoopFacts
-from ddpify.facts.meters import METHOD, Meter, meters
-from ddpify.facts.setup import SetUp, find_setup, reduce_options
-from ddpify.facts.starts import base_of
-from ddpify.facts.tallies import Tally, tallies
+from ddpify.facts.meters import METHOD, Meter
+from ddpify.facts.setup import reduce_options
+from ddpify.facts.tallies import Tally
 from ddpify.rules._base import Finding, Rule
 from ddpify.rules._meters import with_method
 from ddpify.rules._shared import mean_helpers
@@ -21,22 +20,17 @@ _REASON = "numbers of the whole set, alike on every rank"
 
 def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> Iterator[Finding]:
     """What is put together behind the loop, and a note on what is not: rank 0 shows its own of that."""
-    kept = collected(facts, loop)
-    lists = [name for name in mean_lists(facts, loop) if base_of(name) in kept]
-    held = [m for m in meters(facts, loop) if m.target in kept]
-    counted = [t for t in tallies(facts, loop) if t.target not in lists and _can_be_sent(facts, t)]
-    whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
-    made = [] if loop.dealt else left_over(facts, loop)
-    if rest := [name for name in (*kept, *made) if name not in whole]:
-        yield one_shard(rule, loop, rest)
-    for name in lists:
+    found = kept(facts, loop)
+    if found.rest:
+        yield one_shard(rule, loop, found.rest)
+    for name in found.lists:
         yield _average_list(rule, facts, loop, name)
-    yield from _meters(rule, facts, loop, held, done)
-    for tally in counted:
+    yield from _meters(rule, facts, loop, found.meters, done)
+    for tally in found.tallies:
         yield _add_up(rule, facts, loop, tally)
 
 
-def one_shard(rule: Rule, loop: LoopFacts, kept: list[str]) -> Finding:
+def one_shard(rule: Rule, loop: LoopFacts, kept: Sequence[str]) -> Finding:
     """The note on what stays a rank's own."""
     names = " and ".join(f"`{name}`" for name in kept)
     return rule.finding(
@@ -61,7 +55,7 @@ def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Findi
     )
 
 
-def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: list[Meter], done: set[int]) -> Iterator[Finding]:
+def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: Sequence[Meter], done: set[int]) -> Iterator[Finding]:
     """`losses.all_reduce()` behind the loop, a method that the class of the meter gets."""
     for m in held:
         edits: list[Edit] = [InsertAfter(loop.source, loop.node, (f"{m.target}.{METHOD}()",))]
@@ -69,12 +63,6 @@ def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: list[Meter], done: 
             done.add(id(m.update))
             edits += with_method(facts, m)
         yield rule.finding(loop.source, loop.node, f"`{m.target}` is added up over the ranks", *edits, reason=_REASON)
-
-
-def _can_be_sent(facts: Facts, tally: Tally) -> bool:
-    """Arrays lie on the CPU or on the GPU: the group must have a backend for both."""
-    setup = facts.cached("setup", find_setup)
-    return tally.form not in ("numpy", "tensor") or (isinstance(setup, SetUp) and not setup.accelerator)
 
 
 def _add_up(rule: Rule, facts: Facts, loop: LoopFacts, tally: Tally) -> Finding:

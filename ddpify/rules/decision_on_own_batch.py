@@ -11,9 +11,10 @@ from ddpify.facts import Facts
 from ddpify.facts.chosen import by_chance
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.endings import is_success
-from ddpify.facts.frames import Event
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import made_alike
 from ddpify.facts.locality import Locality, locality
+from ddpify.facts.own import own_soon
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.signals import comes_by_signal
 from ddpify.facts.values import Scheduler
@@ -211,14 +212,14 @@ class DecisionOnOwnBatch(Rule):
                 and isinstance(e.node, cst.Call)
             ):
                 for arg in e.node.args[:1]:
-                    if id(arg.value) not in done and known.is_local(arg.value, e.frame):
+                    if id(arg.value) not in done and is_own(facts, arg.value, e.frame):
                         done.add(id(arg.value))
                         yield from self.shared(
                             facts, e.frame.source, arg.value, "a schedule that all ranks have to follow"
                         )
             elif e.kind in ("store", "augment") and _sets_rate(e.node) and not known.batch_loops(e.loops):
                 for test in (u for u in e.under if isinstance(u, cst.If) and id(u) not in done):
-                    if known.is_local(test.test, e.frame):
+                    if is_own(facts, test.test, e.frame):
                         done.add(id(test))
                         yield from self.shared(
                             facts, e.frame.source, test.test, "a learning rate that all ranks have to follow"
@@ -232,7 +233,7 @@ class DecisionOnOwnBatch(Rule):
                 done.add(id(e.node))
                 if not known.batch_loops(e.loops) and by_signal(facts, e.node.test):
                     yield from self.agreed(facts, e, e.node.test)
-                elif not known.batch_loops(e.loops) and known.is_local(e.node.test, e.frame):
+                elif not known.batch_loops(e.loops) and is_own(facts, e.node.test, e.frame):
                     yield from self.shared(
                         facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once"
                     )
@@ -278,7 +279,7 @@ class DecisionOnOwnBatch(Rule):
         inner = set(e.frame.source.ancestors(e.stmt))
         for test in (u for u in e.under if isinstance(u, cst.If) and u in inner):
             within = any(lp.node in set(e.frame.source.ancestors(test)) for lp in loops)
-            if not within or id(test) in done or not known.is_local(test.test, e.frame):
+            if not within or id(test) in done or not is_own(facts, test.test, e.frame):
                 continue
             done.add(id(test))
             code = e.frame.source.code(test.test)
@@ -305,7 +306,7 @@ class DecisionOnOwnBatch(Rule):
     def met_by_all(self, facts: Facts, known: Locality, test: cst.If, e: Event) -> bool:
         """Whether all ranks come to a test in every turn: no other of this rank's own around it; of chance, DDP515."""
         outer = [a for a in e.frame.source.ancestors(test) if isinstance(a, (cst.If, cst.While))]
-        return not any(known.is_local(a.test, e.frame) and not by_chance(facts, a.test, e.frame) for a in outer)
+        return not any(is_own(facts, a.test, e.frame) and not by_chance(facts, a.test, e.frame) for a in outer)
 
     def agreed(self, facts: Facts, e: Event, test: cst.BaseExpression) -> Iterator[Finding]:
         """`if torch.isnan(loss): continue` -> `if any_process(torch.isnan(loss)): continue`"""
@@ -334,6 +335,11 @@ class DecisionOnOwnBatch(Rule):
         edit: Edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", ")")
         helper = AddHelper(source, "broadcast_value", frozenset({"tensor"}))
         yield self.finding(source, node, f"all ranks go by rank 0's `{code}`", edit, helper, reason=reason)
+
+
+def is_own(facts: Facts, node: cst.CSTNode, frame: Frame) -> bool:
+    """Whether a converted script's ranks would each have a number of their own there, or the time, or chance."""
+    return locality(facts).is_local(node, frame) or own_soon(facts).is_own(node, frame)
 
 
 def by_signal(facts: Facts, test: cst.BaseExpression) -> bool:

@@ -19,7 +19,7 @@ from ddpify.rules._besides import besides
 from ddpify.rules._dealing import check_steps, dealt_out, from_splat, said_drop_last
 from ddpify.rules._global_batch import divided
 from ddpify.rules._hoisting import hoisted
-from ddpify.rules._samplers import set_sampler
+from ddpify.rules._samplers import set_sampler, telling
 from ddpify.source import Source
 
 _OF_A_DRAW = "share out what it draws: the same draw on all ranks, then `[rank::world_size]` of it"
@@ -40,8 +40,10 @@ class LoaderWithoutSampler(Rule):
 
     ## Edit
     `sampler=DistributedSampler(dataset)`; `shuffle` moves into the sampler, because a loader may not have both. A
-    loader that drops its last batch gets a sampler that drops, too. The number in `batch_size` stays and is per
-    process; `--global-batch keep` divides it, and asks when it runs whether that can be done.
+    loader that drops its last batch gets a sampler that drops, too. A function that makes training and evaluation
+    loaders alike gets a parameter that tells them apart: `make_loader(train_set, distributed=True)`. The number in
+    `batch_size` stays and is per process; `--global-batch keep` divides it, and asks when it runs whether that can be
+    done.
 
     A RandomSampler or SequentialSampler gives way to a DistributedSampler of the same data. Every other sampler, and a
     batch sampler, stays and is dealt out (`ShardedSampler`): rank 0 draws, and each rank gets as many of its samples or
@@ -213,7 +215,10 @@ class LoaderWithoutSampler(Rule):
         if known.plain is not None or known.draws is not None:
             return self.dealt(facts, known)
         source = known.source
-        name, edits = hoisted(facts, known, "train_set")
+        key = training_key(facts, known.call)
+        taken = facts.names_of(source).taken
+        for_all = next((n for n in ("dataset", "samples") if n not in taken), "data")
+        name, edits = hoisted(facts, known, "train_set" if key is None else for_all)
         if known.subset and known.dataset is not None:
             # sampler=SubsetRandomSampler(train_idx): the subset is a dataset of its own, and its sampler can be shared
             # out
@@ -223,7 +228,6 @@ class LoaderWithoutSampler(Rule):
             edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "torch")]
             edits.append(Replace(source, known.dataset, subset))
             name = subset
-        key = training_key(facts, known.call)
         options = ""
         if known.splat_shuffles and known.splat is not None:
             options, more = from_splat(known, known.splat)
@@ -246,6 +250,7 @@ class LoaderWithoutSampler(Rule):
             same = shuffled in ("False", key[0], f"({key[0]})") or f"({shuffled})" == key[0]
             kept = "" if same else f", shuffle={both}"
             value = f"{value} if {key[0]} else None{kept}"
+            edits += telling(facts, known)
         elif known.shuffle is None and not known.splat_shuffles and known.shuffles is not False and not known.subset:
             value += ", shuffle=False"  # partial(DataLoader, shuffle=True): said where the call does not show it
         edits.extend(set_sampler(known, value))

@@ -194,12 +194,16 @@ class MetricNotReduced(Rule):
             )
             if not adds_up:
                 yield self.finding(loop.source, loop.node, f"{what}: every rank evaluates all of it", note=True)
-        elif not adds_up:
+        else:
+            whose = (
+                "and the shards repeat some samples to be of one length: those count twice"
+                if adds_up
+                else "and each rank has only a shard of it: they are one rank's"
+            )
             yield self.finding(
                 loop.source,
                 loop.node,
-                "this loop reads the training loader for its numbers, and each rank has only a shard of it: they are "
-                "one rank's",
+                f"this loop reads the training loader for its numbers, {whose}",
                 left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
             )
 

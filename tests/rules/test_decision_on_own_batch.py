@@ -67,3 +67,81 @@ def test_what_is_alike_on_all_ranks_stays(code: str) -> None:
     result = edited(inside(code), CODE)
     assert not result.left
     assert "any_process" not in result.text
+
+
+KEPT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Stopper:
+    def __init__(self):
+        self.best, self.bad, self.stop = 9.0, 0, False
+    def step(self, value):
+        self.best, self.bad = (value, 0) if value < self.best else (self.best, self.bad + 1)
+        if self.bad > 2:
+            self.stop = True
+        return self.stop
+
+class Tracker:
+    def __init__(self, *keys):
+        self.total, self.count = {{k: 0.0 for k in keys}}, {{k: 0 for k in keys}}
+    def update(self, key, value):
+        self.total[key] += value
+        self.count[key] += 1
+    def result(self):
+        return {{k: self.total[k] / self.count[k] for k in self.total}}
+
+def low(value):
+    return value < 0.01
+
+monitor = input()
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+log, history, stopper = {{}}, [], Stopper()
+for epoch in range(2):
+    tracker = Tracker("loss")
+    for (x,) in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log["loss"] = loss.item()
+        tracker.update("loss", loss.item())
+    history.append(log)
+{behind}
+"""
+STOP = ":\n        break"
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "    if {stopper.step(loss.item())}" + STOP,
+        "    stopper.step(loss.item())\n    if {stopper.stop}" + STOP,
+        "    if {low(loss.item())}" + STOP,
+        "    if {log[monitor] < 0.1}" + STOP,
+        "    if {log.get(monitor) < 0.1}" + STOP,
+        "    now = {k: v for k, v in log.items()}\n    if {now['loss'] < 0.1}" + STOP,
+        "    if {history[-1]['loss'] < 0.1}" + STOP,
+        "    if {tracker.result().get(monitor) < 0.1}" + STOP,
+        "    if {max(history[-1].values()) < 0.1}:\n        optimizer.param_groups[0]['lr'] *= 0.1",
+    ],
+)
+def test_a_number_that_went_through_objects_functions_and_dicts_is_rank_0s(behind: str) -> None:
+    lines = [line for line in behind.split("\n") if "if {" in line]
+    test = lines[0].split("{", 1)[1].rpartition("}")[0]
+    plain = behind.replace("{" + test + "}", test)
+    result = edited(KEPT.format(behind=plain), CODE)
+    assert not result.left
+    assert result.has(f"if broadcast_value({test}):")
+
+
+def test_a_number_that_is_added_up_over_the_ranks_stays_as_it_is() -> None:
+    script = KEPT.format(behind="    if total < 0.1:\n        break").replace(
+        '    tracker = Tracker("loss")', "    total = 0.0"
+    )
+    result = edited(script.replace('tracker.update("loss", loss.item())', "total += loss.item()"), CODE)
+    assert not result.left
+    assert not result.needs

@@ -92,14 +92,69 @@ def test_one_call_makes_both_loaders(makes: str, line: str) -> None:
     assert line in gives(makes)
 
 
+@pytest.mark.parametrize(
+    ("makes", "lines"),
+    [
+        pytest.param(
+            """
+            def load(dataset: TensorDataset):
+                return DataLoader(dataset, 4, shuffle=True)
+            train, test = load(train_set), load(TensorDataset(torch.ones(6, 4)))
+            """,
+            (
+                "def load(dataset: TensorDataset, distributed=False):",
+                "DataLoader(dataset, 4, sampler=DistributedSampler(dataset) if distributed else None, "
+                "shuffle=not distributed)",
+                "train, test = load(train_set, distributed=True), load(TensorDataset(torch.ones(6, 4)))",
+            ),
+            id="a-function",
+        ),
+        pytest.param(
+            """
+            def load(dataset, size=4):
+                return DataLoader(dataset, size)
+            train, test = load(train_set, size=8), load(TensorDataset(torch.ones(6, 4)), 2)
+            """,
+            (
+                "def load(dataset, size=4, distributed=False):",
+                "size, sampler=DistributedSampler(dataset, shuffle=False) if distributed else None)",
+                "load(train_set, size=8, distributed=True), load(TensorDataset(torch.ones(6, 4)), 2)",
+            ),
+            id="a-number-is-no-reason-to-tell-apart",
+        ),
+        pytest.param(
+            """
+            class Data:
+                def __init__(self, rows):
+                    self.loader = self.make(TensorDataset(torch.ones(rows, 4)))
+                def make(self, dataset):
+                    return DataLoader(dataset, 4)
+            train, test = Data(8).loader, Data(6).loader
+            """,
+            (
+                "def __init__(self, rows, distributed=False):",
+                "self.make(TensorDataset(torch.ones(rows, 4)), distributed=distributed)",
+                "def make(self, dataset, distributed=False):",
+                "train, test = Data(8, distributed=True).loader, Data(6).loader",
+            ),
+            id="a-class-and-its-method",
+        ),
+    ],
+)
+def test_a_new_argument_tells_two_calls_apart(makes: str, lines: tuple[str, ...]) -> None:
+    text = gives(makes)
+    for line in lines:
+        assert line in text
+
+
 def test_one_call_that_nothing_tells_apart_is_refused() -> None:
-    makes = """
+    load = """
     def load(dataset):
         return DataLoader(dataset, 4, shuffle=True)
-    train, test = load(TensorDataset(torch.ones(8, 4))), load(TensorDataset(torch.ones(6, 4)))
     """
-    found = edited(SCRIPT.format(makes=clean(makes), train="train", test="test"), "DDP301")
-    assert any("the same call, `DataLoader(dataset, 4, shuffle=True)`, makes" in message for message in found.left)
+    makes = "train, test = [load(s) for s in (TensorDataset(torch.ones(8, 4)), train_set)]"
+    found = edited(SCRIPT.format(makes=f"{clean(load)}\n{makes}", train="train", test="test"), "DDP301")
+    assert any("the same call, `DataLoader(dataset, 4, shuffle=True)`, makes" in m for m in found.left), found.text
 
 
 def test_arguments_of_a_partial_count() -> None:

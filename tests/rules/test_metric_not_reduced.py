@@ -198,3 +198,42 @@ for epoch in range(3):
 """,
     )
     assert "    [total] = all_reduce_sum(total)\n" in convert_source(source).text
+
+
+GROWN = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8)), batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    seen = {start}
+    for x, y in loader:
+        out = net(x)
+        out.mean().backward()
+        optimizer.step()
+        {grows}
+    print(np.mean(seen))
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "grows"),
+    [
+        ("[]", "seen += list(out)"),
+        ("torch.zeros(0)", "seen = torch.cat([seen, out])"),
+        ("np.array([])", "seen = np.append(seen, out.detach().numpy())"),
+        ("None", "seen = out if seen is None else torch.cat((seen, out))"),
+    ],
+)
+def test_what_grows_and_stays_one_rank_s_is_said(start: str, grows: str) -> None:
+    done = convert_source(Source(Path("train.py"), GROWN.format(start=start, grows=grows).encode()))
+    assert any("`seen` keeps numbers of each rank's own training batches" in f.message for f in done.plan.notes)
+
+
+@pytest.mark.parametrize("grows", ["seen = seen + y.tolist()", "seen += y.tolist()", "seen.extend(y.tolist())"])
+def test_a_list_of_samples_is_put_together_however_it_grows(grows: str) -> None:
+    done = convert_source(Source(Path("train.py"), GROWN.format(start="[]", grows=grows).encode()))
+    assert "    seen[:] = gather_list(seen)\n" in done.text

@@ -1,0 +1,53 @@
+"""A training loop in, what it keeps of its batches out: what can be put together from all ranks, and the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.meters import Meter, meters
+from ddpify.facts.setup import SetUp, find_setup
+from ddpify.facts.starts import base_of
+from ddpify.facts.tallies import Tally, tallies
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a training loop leaves behind beside its sums."""
+
+    #: lists of batch means, each entry averaged over the ranks
+    lists: tuple[str, ...]
+    meters: tuple[Meter, ...]
+    tallies: tuple[Tally, ...]
+    #: what stays one rank's own
+    rest: tuple[str, ...]
+
+
+def kept(facts: Facts, loop: LoopFacts) -> Kept:
+    """What is kept in lists, dicts, arrays and meters, by what can be done with it."""
+    names = collected(facts, loop)
+    lists = [name for name in mean_lists(facts, loop) if base_of(name) in names]
+    held = [m for m in meters(facts, loop) if m.target in names]
+    counted = [t for t in tallies(facts, loop) if t.target not in lists and _can_be_sent(facts, t)]
+    whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
+    made = [] if loop.dealt else left_over(facts, loop)
+    rest = [name for name in (*names, *made) if name not in whole]
+    return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest))
+
+
+def brought_together(facts: Facts, loop: LoopFacts) -> set[str]:
+    """The names that stand for numbers of all ranks once the planned reductions stand behind a training loop."""
+    found = kept(facts, loop)
+    sums = {a.target for a in loop.accumulators if a.fresh and a.read_after}
+    return sums | {*found.lists, *(m.target for m in found.meters), *(t.target for t in found.tallies)}
+
+
+def _can_be_sent(facts: Facts, tally: Tally) -> bool:
+    """Arrays lie on the CPU or on the GPU: the group must have a backend for both."""
+    setup = facts.cached("setup", find_setup)
+    return tally.form not in ("numpy", "tensor") or (isinstance(setup, SetUp) and not setup.accelerator)
