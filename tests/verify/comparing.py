@@ -62,7 +62,7 @@ def compared(
     for name, scripts in pairs.items():
         assert ones[name].trace.ended_well, f"{name}: {ones[name].ranks[0].stderr}"
         scale = scales.get(name, 1.0)
-        told = [TOGETHER] * (name in padded) + [footings[name]] * (name in footings)
+        told = [words for words, of in ((TOGETHER, padded), (footings.get(name, ""), footings)) if name in of]
         pair = replace(_pair(leads[name].trace, ones[name], scripts, scale), footing="; ".join(told))
         results = [*rows(pair)]
         if name in single:
