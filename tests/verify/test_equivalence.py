@@ -20,6 +20,21 @@ ORIGINAL, RIGHT = ((SCRIPTS / name).read_text() for name in ("one_process.py", "
 SET_EPOCH = "        loader.sampler.set_epoch(epoch)\n"
 SAMPLER = "sampler=DistributedSampler(train_set)"
 LOSS = "cross_entropy(model(x"
+#: whose keys have a bias: its gradient is rounding, and Adam's weight decay makes numbers of it
+ATTENTION = """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inp = nn.Linear(1, 16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.norm = nn.LayerNorm(16)
+        self.out = nn.Linear(16, 3)
+
+    def forward(self, x):
+        h = self.norm(self.inp(x[:, :, None]))
+        return self.out((h + self.attention(h, h, h)[0])[:, 0])
+
+
+"""
 FED = "x + 0.1 * torch.randn_like(x)"
 
 #: what is broken -> the result that says so, words of its sentence, its first rule, and the changes
@@ -132,6 +147,12 @@ ALIKE: dict[str, dict[str, str]] = {
         FED: "x.mean(0)",
         "len(x)": "len(y)",
     },
+    "attention": {
+        "nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))": "Net()",
+        "def main()": ATTENTION + "def main()",
+        "lr=0.01": "lr=0.01, weight_decay=0.01",
+        "range(2)": "range(3)",
+    },
     "ignored targets": {"y)\n            loss.backward": "y, ignore_index=0)\n            loss.backward"},
     "ignored rows of samples": {
         "model(x + 0.1 * torch.randn_like(x)), y)\n": "torch.stack([model(x + 0.1 * torch.randn_like(x)), model(x)], 1)"
@@ -201,6 +222,10 @@ def test_a_loss_that_divides_by_weights_is_held_against_the_ranks_means(
     told = found[name]["same_losses"].sentence
     assert "at train.py:36 divides by the weights of each rank's own batch (DDP510)" in told
     assert "over all ranks' samples it would be" in told
+
+
+def test_what_an_optimizer_makes_of_rounding_is_no_difference(found: dict[str, dict[str, Result]]) -> None:
+    assert "elements of Net.attention.in_proj_bias" in found["attention"]["same_parameters"].sentence
 
 
 def test_batches_are_padded_to_the_longest_of_all_ranks(found: dict[str, dict[str, Result]]) -> None:

@@ -95,6 +95,10 @@ HARMLESS: dict[str, dict[str, str]] = {
     "a warning": {
         "    torch.manual_seed(0)\n": "    torch.manual_seed(0)\n    __import__('warnings').warn('old', stacklevel=1)\n"
     },
+    "the size of a terminal": {
+        "    torch.manual_seed(0)\n": "    import os\n    rows, _ = os.popen('stty size', 'r').read().split()\n"
+        "    assert int(rows) and os.get_terminal_size().columns\n    torch.manual_seed(0)\n"
+    },
     "a subset": {"    loader = Data": "    data = torch.utils.data.random_split(data, [20, 3])[0]\n    loader = Data"},
 }
 

@@ -62,11 +62,12 @@ class Gradients(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters(Event):
-    """An optimizer's parameters in the end."""
+    """An optimizer's parameters in the end; `settled`: without the elements whose gradient was rounding only."""
 
     kind: ClassVar[str] = "parameters"
     optimizer: int
     sketches: tuple[Sketch, ...]
+    settled: tuple[Sketch, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,12 +147,14 @@ class Pair:
             for a, b in zip(first[0], r, strict=False)
         )
 
-    def parameters(self) -> Difference | None:
-        """The first optimizer whose parameters do not end alike."""
+    def parameters(self, *, settled: bool = False) -> Difference | None:
+        """The first optimizer whose parameters do not end alike; `settled`: but for what has no gradient."""
         mine = {event.optimizer: event for event in self.first.of(Parameters)}
         for event in self.other.of(Parameters):
             if event.optimizer in mine:
-                found = self._differ(mine[event.optimizer].sketches, event.sketches, event.optimizer, 0)
+                pair = mine[event.optimizer], event
+                ours, theirs = (e.settled if settled and e.settled else e.sketches for e in pair)
+                found = self._differ(ours, theirs, event.optimizer, 0)
                 if found is not None:
                     return found
         return None

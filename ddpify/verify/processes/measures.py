@@ -21,6 +21,7 @@ from .log import Log, outermost, patch
 _STEPS = 200  # whose gradients are written down, where the model is small
 _SMALL = 2_000_000  # parameters
 _LINES = 20_000
+_ROUNDING, _COARSE = 1e-12, 1e-6  # of the largest gradient: float64, float32
 
 
 def sketch(tensor: Any, index: int) -> list[float] | None:
@@ -55,6 +56,7 @@ class Measures:
         self._log, self._fed, self._place, self._scale = log, fed, place, scale
         self._optimizers: dict[Any, int] = {}  # held: a script that ends in a function leaves none behind
         self._made: dict[int, int] = {}
+        self._largest: dict[int, list[Any]] = {}  # of each element of an optimizer's parameters, the largest gradient
         self._schedules: dict[Any, str | None] = {}
         self._steps = self._losses = self._lines = 0
         self._logging = False
@@ -101,6 +103,7 @@ class Measures:
         number = self._optimizers.setdefault(optimizer, len(self._optimizers))
         if not known:
             self._sketches("initial", number, parameters, names=names_of(parameters))
+        self._gradients(number, parameters)
         made = self._made[number] = self._made.get(number, 0) + 1
         rates = [float(group["lr"]) if "lr" in group else None for group in optimizer.param_groups]
         self._log.note(
@@ -109,6 +112,32 @@ class Measures:
         small = sum(p.numel() for p in parameters) <= _SMALL
         if made <= (_STEPS if small else 2):
             self._sketches("gradients", number, [p.grad for p in parameters], step=self._steps)
+
+    def _gradients(self, number: int, parameters: Sequence[Any]) -> None:
+        """How large the gradient of each element ever was."""
+        largest = self._largest.setdefault(number, [])
+        for parameter in parameters[len(largest) :]:
+            largest.append(torch.zeros_like(parameter.detach()))
+        for most, parameter in zip(largest, parameters, strict=False):
+            if parameter.grad is not None and most.shape == parameter.shape:
+                grad = parameter.grad.detach()
+                found = (grad.to_dense() if grad.layout != torch.strided else grad).abs()
+                most.copy_(torch.maximum(most, found.nan_to_num(torch.inf).to(most.dtype)))
+
+    def _settled(self, number: int, parameters: Sequence[Any]) -> list[Any]:
+        """The parameters without the elements whose gradients are rounding.
+
+        Keys of attention have no use for a bias: its gradient is 0 but for rounding, and Adam with a weight decay makes
+        a number of any size out of that.
+        """
+        largest = self._largest.get(number, [])
+        tops = [float(most.max()) for most in largest if most.numel()]
+        bound = (_ROUNDING if torch.get_default_dtype() == torch.float64 else _COARSE) * max(tops, default=0.0)
+        kept = list[Any]()
+        for parameter, most in zip(parameters, largest, strict=False):
+            moved = most > bound
+            kept.append(parameter.detach() * moved if moved.shape == parameter.shape else parameter)
+        return kept
 
     def _sketches(self, kind: str, number: int, tensors: Sequence[Any], **more: object) -> None:
         listed = [sketch(tensor, i) for i, tensor in enumerate(tensors)]
@@ -152,4 +181,6 @@ class Measures:
             length = next((int(n) for n in lengths if isinstance(n, (int, float))), None)
             self._log.note("schedule", name=type(schedule).__name__, done=schedule.last_epoch, length=length, at=place)
         for optimizer, number in self._optimizers.items():
-            self._sketches("parameters", number, self._parameters(optimizer))
+            parameters = self._parameters(optimizer)
+            settled = [sketch(tensor, i) for i, tensor in enumerate(self._settled(number, parameters))]
+            self._sketches("parameters", number, parameters, settled=settled)

@@ -35,6 +35,7 @@ from .output import Output, capture
 from .pretend import pretend
 from .standins import Standins
 from .stress import inject
+from .terminal import watch_terminal
 from .timing import Timing
 from .together import Together, Wish
 from .training import StepLimit, Training, checksum, device_index
@@ -94,6 +95,7 @@ class Observer:
         self.log.note("start", pid=os.getpid(), thread=threading.main_thread().ident, local_rank=local)
         if self._settings.cpu and not self._settings.pretend:
             use_cpu(self._training.set_device)
+        watch_terminal()
         if self._settings.synthetic:
             Standins(self.log).watch()
         if self._settings.fault:
