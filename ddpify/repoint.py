@@ -55,8 +55,8 @@ def _unused_package(project: Project, found: list[Source]) -> Source | None:
 
 def _check_package(project: Project, source: Source) -> None:
     """Whether an `__init__.py` can stand beside its package, as a module."""
-    if not _is_below(project, source):
-        _refuse(source, None, f"{source.path.name} has to change, and is not in a package below the script's folder")
+    if _holds_entry(project, source):
+        _refuse(source, None, f"{source.path.name} has to change, and the script is a module of its package")
     node = _own_place(source)
     if node is not None:
         _refuse(source, node, f"it has to change, and uses `{node.value}`, which its copy would have otherwise")
@@ -67,12 +67,12 @@ def can_be_copied(project: Project, source: Source) -> bool:
     if source.path.name != INIT:
         return True
     named = any(_targets(project, s, [source]) for s in project.files())
-    return named and _is_below(project, source) and _own_place(source) is None
+    return named and not _holds_entry(project, source) and _own_place(source) is None
 
 
-def _is_below(project: Project, source: Source) -> bool:
-    here = project.entry.path.parent
-    return source.path.parent != here and here in source.path.parents
+def _holds_entry(project: Project, source: Source) -> bool:
+    """Whether the script itself lies in a package: a module beside the package is no part of it."""
+    return source.path.parent in project.entry.path.parents
 
 
 def _own_place(source: Source) -> cst.Name | None:

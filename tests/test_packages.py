@@ -168,6 +168,18 @@ def test_a_script_with_a_search_path_of_its_own() -> None:
     assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
 
 
+PACKAGE = ABSOLUTE.replace("app.data.points", "app.data")
+
+
+def test_a_package_beside_the_script_whose_init_changes() -> None:
+    """`app/data/__init__.py` makes the loader, and the script is in `tools/`."""
+    Path("tools").mkdir()
+    Path("app/data/__init__.py").write_text(LOADERS)
+    convert("tools/train.py", PACKAGE)
+    assert "from app.data_ddp import loaders" in imports("tools/train_ddp.py")
+    assert "DistributedSampler(data)" in Path("app/data_ddp.py").read_text()
+
+
 @pytest.mark.torchrun
 @pytest.mark.parametrize(
     ("script", "text"),
@@ -175,11 +187,13 @@ def test_a_script_with_a_search_path_of_its_own() -> None:
         ("app/train", RELATIVE),
         ("app/train", ABSOLUTE),
         ("tools/train", ABSOLUTE),
+        ("tools/train", PACKAGE),
         ("tools/train", f"import sys\nsys.path.append('.')\n{ABSOLUTE}"),
     ],
 )
 def test_it_runs(script: str, text: str) -> None:
     Path("tools").mkdir()
+    Path("app/data/__init__.py").write_text(LOADERS)
     convert(f"{script}.py", text)
     result = CliRunner().invoke(cli, ["verify", f"{script}_ddp.py"], prog_name="ddpify")
     assert result.exit_code == 0, result.output

@@ -206,7 +206,12 @@ class SeveralForwardsBeforeBackward(Rule):
                         for o in origins(e.value)
                         if isinstance(o, FromForward) and not o.cut and o.module in inner
                     }
-                    if not reached or (again and not pending) or (last is not None and alternatives(last, e)):
+                    if (
+                        not reached
+                        or not (pending or ran)
+                        or (again and not pending)
+                        or (last is not None and alternatives(last, e))
+                    ):
                         continue
                     if not pending and last is not None:
                         through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])
