@@ -124,6 +124,10 @@ _MODULE_BASE = re.compile(
 _ITERABLE = re.compile(r"torch\.utils\.data(\.dataset)?\.(IterableDataset|ChainDataset|IterDataPipe)")
 
 
+#: what makes a logger, whatever name it is given
+LOGGER = re.compile(r".*\b(getLogger|get_logger|get_absl_logger)")
+
+
 @functools.cache
 def role_of(name: str) -> str:
     """The role of a qualified name, or "" where the table has none."""

@@ -177,9 +177,18 @@ class OwnSoon(Own):
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
         self.training = set(facts.roles.training_loaders)
+        #: names whose value is rank 0's from some line on, by the source that they stand in
+        self.agreed: set[tuple[int, str]] = set()
         for loop in facts.cached("loops", loop_facts):
             if loop.training and facts.editable(loop.source):
                 self.met.setdefault(id(loop.frame), set()).update(brought_together(facts, loop))
+
+    def name(self, node: cst.Name | cst.Attribute, frame: Frame, depth: int) -> bool:
+        return not self.is_agreed(node, frame) and super().name(node, frame, depth)
+
+    def is_agreed(self, node: cst.CSTNode, frame: Frame) -> bool:
+        """`valid_loss`, behind `valid_loss = broadcast_value(valid_loss)`."""
+        return bool(self.agreed) and (id(frame.source), frame.source.code(node)) in self.agreed
 
     def of_shard(self, node: cst.CSTNode) -> bool:
         read = [o.loader for o in origins(self.facts.flow.values.get(node, ())) if isinstance(o, FromBatch)]
@@ -191,6 +200,6 @@ def own(facts: Facts) -> Own:
     return facts.cached("own", Own)
 
 
-def own_soon(facts: Facts) -> Own:
+def own_soon(facts: Facts) -> OwnSoon:
     """The answers for what a conversion is going to be."""
     return facts.cached("own soon", OwnSoon)

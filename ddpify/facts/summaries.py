@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from ddpify.facts.contents import bare_in, constants, data_of, join, origins, parameters_in
-from ddpify.facts.externals import role_of
+from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.factories import Factories
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import Given
@@ -283,10 +283,13 @@ class Library(Factories):
         known: frozenset[Origin],
         frame: Frame,
     ) -> Value:
-        """Nothing is known of this function: its result depends on its arguments, and may be any object."""
+        """Nothing is known of this function: its result depends on its arguments, and may be any object.
+
+        A logger named by the time is a logger.
+        """
         self.callbacks(given, named, node, frame)
         parts = [d for d in (data_of(v) for _, v in (*given, *named.values())) if d is not None]
-        if parts and known:
+        if parts and known and not LOGGER.fullmatch(name):
             tensor = any(p.form == "tensor" for p in parts)
             agg = "sample" if any(p.agg == "sample" for p in parts) else "other"
             return (Data("tensor" if tensor else "any", agg, known),)

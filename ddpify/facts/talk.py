@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ddpify.facts.externals import role_of
+from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.outside import Outside, made_by, outside_calls
 from ddpify.facts.values import Iteration, Thing
 
@@ -40,7 +40,6 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"builtins\.exec|runpy\.run_(path|module)", "code"),
 )
 _COMPILED = tuple((re.compile(p), kind) for p, kind in _ROWS)
-_LOGGER = re.compile(r".*\b(getLogger|get_logger|get_absl_logger)")
 _LEVEL = re.compile(_LEVELS)
 
 
@@ -74,7 +73,7 @@ def kind_of(call: Outside) -> str:
 
 def _kind_of_method(call: Outside) -> str:
     made = [made_by(o) for o in call.obj]
-    if _LEVEL.fullmatch(call.method) and any(_LOGGER.fullmatch(m) for m in made):
+    if _LEVEL.fullmatch(call.method) and any(LOGGER.fullmatch(m) for m in made):
         return "log"
     if call.method in ("print", "log", "rule", "print_json") and any(m.startswith("rich.console") for m in made):
         return "print"

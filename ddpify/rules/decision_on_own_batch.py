@@ -339,7 +339,8 @@ class DecisionOnOwnBatch(Rule):
 
 def is_own(facts: Facts, node: cst.CSTNode, frame: Frame) -> bool:
     """Whether a converted script's ranks would each have a number of their own there, or the time, or chance."""
-    return locality(facts).is_local(node, frame) or own_soon(facts).is_own(node, frame)
+    known = own_soon(facts)
+    return not known.is_agreed(node, frame) and (locality(facts).is_local(node, frame) or known.is_own(node, frame))
 
 
 def by_signal(facts: Facts, test: cst.BaseExpression) -> bool:

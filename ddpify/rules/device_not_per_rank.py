@@ -243,7 +243,7 @@ class DeviceNotPerRank(Rule):
         for node in source.of(cst.Name, cst.Attribute):
             if source.code(node) != choice.target:
                 continue
-            if constants(values.get(node, ())) != texts:
+            if constants(values.get(node, ())) != texts or _comes_before(source, node, choice.owner):
                 continue
             parent = source.parents.get(node)
             compared = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
@@ -272,6 +272,14 @@ _TYPES = frozenset(
         "torch.get_autocast_dtype",
     }
 )
+
+
+def _comes_before(source: Source, node: cst.CSTNode, owner: cst.CSTNode) -> bool:
+    """`print(DEVICE)` above `DEVICE = torch.device(DEVICE)`: still the text there."""
+    here, there = (
+        next((a for a in source.ancestors(n) if isinstance(a, cst.FunctionDef)), None) for n in (node, owner)
+    )
+    return here is there and source.span(node).start < source.span(owner).start
 
 
 def _method(call: cst.Call) -> str:

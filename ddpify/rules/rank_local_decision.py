@@ -12,6 +12,7 @@ from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Frame
 from ddpify.facts.handmade import made_alike
 from ddpify.facts.main_only import main_only
+from ddpify.facts.own import own_soon
 from ddpify.facts.unloaded import asked, asks_what_it_is, decides_training
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import changes_places, leaves, names_bound, work
@@ -188,6 +189,8 @@ class RankLocalDecision(Rule):
         self, facts: Facts, spot: Spot, why: str = "it decides, and every rank computes it for itself"
     ) -> Finding:
         source = spot.source
+        if spot.name:
+            own_soon(facts).agreed.add((id(source), spot.name))
         helper = AddHelper(source, "broadcast_value", frozenset() if spot.number else frozenset({"tensor"}))
         call = facts.names_of(source)["broadcast_value"]
         edit: Edit = (

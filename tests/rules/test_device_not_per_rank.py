@@ -15,3 +15,11 @@ def test_a_device_made_of_text(device: str) -> None:
         "        place = torch.device('cpu')\n    return place\n\ndevice = choose()",
     )
     assert "torch.device('cuda')\n" in edited(text, "DDP103").text
+
+
+def test_text_stays_text_above_the_line_that_makes_it_a_device() -> None:
+    text = script(imports="").replace(
+        'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")',
+        'device = "cuda" if torch.cuda.is_available() else "cpu"\nprint(device.upper())\ndevice = torch.device(device)',
+    )
+    assert "print(device.upper())\n" in edited(text, "DDP103").text
