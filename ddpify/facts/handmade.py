@@ -23,7 +23,7 @@ from ddpify.facts.positions import own_positions
 from ddpify.facts.recurrence import left_behind
 from ddpify.facts.totals import made_alike as alike
 from ddpify.facts.trails import way_back
-from ddpify.facts.values import Const, Data, Ext, Method, Obj, Thing, Value
+from ddpify.facts.values import Class, Const, Data, Ext, Method, Obj, Thing, Value
 from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
 from ddpify.source import Source, walk
 
@@ -187,8 +187,19 @@ def _behind(facts: Facts, node: cst.CSTNode, frame: Frame, index: int | None = N
             return obj.name
         if isinstance(obj, Method) and isinstance(obj.obj, Thing) and _called(obj.obj):
             return f"{_called(obj.obj)[0]}.{obj.name}"
+    if isinstance(node, cst.Call) and (base := _base_that_makes(facts, node.func)):
+        return base
     before = definitions(facts.flow).of(node, frame, index) if depth else []
     return next((n for d in before if (n := _behind(facts, d.node, d.frame, d.index, depth - 1))), "")
+
+
+def _base_that_makes(facts: Facts, func: cst.BaseExpression) -> str:
+    """`Buckets.splits(...)` or `Buckets(...)`, of a class that has how it iterates from another library."""
+    owner, name = (func.value, func.attr.value) if isinstance(func, cst.Attribute) else (func, "__iter__")
+    for obj in facts.flow.values.get(owner, ()):
+        if isinstance(obj, Class) and not obj.member(name):
+            return next((b for b in sorted(obj.outside()) if _other_library(Ext(b))), "")
+    return ""
 
 
 def _called(thing: Thing) -> list[str]:

@@ -17,6 +17,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
+from ddpify.facts.searched import searched_paths
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.splits import unseeded_orders
 from ddpify.facts.values import Data, Ext, Instance, Loader, Module, Thing, Value
@@ -138,9 +139,12 @@ def _holds_model(facts: Facts, value: Value) -> bool:
 def _before_names(
     facts: Facts, choice: DeviceChoice | None, block: cst.CSTNode, first: cst.CSTNode, frame: Frame
 ) -> cst.CSTNode:
-    """The first statement, or one before it that names a path by the time: every rank has to have rank 0's name."""
+    """The first statement, or one before it that names a path by the time, or by what is there.
+
+    Every rank has to have rank 0's name.
+    """
     source = frame.source
-    for event in dated_paths(facts.flow):
+    for event in (*dated_paths(facts.flow), *(s.event for s in searched_paths(facts.flow))):
         stmt = next((s for f, s, _ in steps(event) if f is frame), None)
         if stmt is None or block not in blocks(source, stmt):
             continue

@@ -64,7 +64,8 @@ def unseeded_splits(facts: Facts) -> Iterator[Split]:
             if _is_of_pandas(e) and not is_seeded(facts, "numpy", e) and not _trains_around(facts, e):
                 yield Split(e, e.node, "random_state")
         elif _TORCH.fullmatch(e.name):
-            if not is_seeded(facts, "torch", e):
+            by_place = [a for a in e.node.args if a.keyword is None and not a.star]
+            if len(by_place) < 3 and not is_seeded(facts, "torch", e):  # the third is the generator
                 yield Split(e, e.node, "generator")
         elif _shuffles(e) and _may_differ(facts, e):
             yield Split(e, e.node, "random_state")

@@ -122,6 +122,18 @@ class Work:
             self._frames[id(frame)] = any((e.kind == "bind" and e.name in outer) or self.event(e) for e in frame.events)
         return self._frames[id(frame)]
 
+    def only_shows(self, frame: Frame, depth: int = 4) -> bool:
+        """A function that does no such work, and whose result nobody uses: `save_images(images, folder)`.
+
+        Also one that hands its result to such a function alone.
+        """
+        if not depth or not isinstance(frame.node, cst.FunctionDef) or not frame.entries or self.frame(frame):
+            return False
+        return all(
+            isinstance(e.frame.source.parents.get(e.call), cst.Expr) or self.only_shows(e.frame, depth - 1)
+            for e in frame.entries
+        )
+
     def meets(self, tree: cst.CSTNode) -> bool:
         """Whether something below a node waits for other ranks: training, a pass over a loader, a collective."""
         return self._finds(tree, _waits)

@@ -14,6 +14,7 @@ from ddpify.facts.outside import Outside, holding, outside_calls
 from ddpify.facts.ranks import depends_on_rank
 from ddpify.facts.writes import PRIVATE
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._free_names import searched_names
 from ddpify.rules._guards import guards
 from ddpify.rules._launchers import Launched, by_hydra
 from ddpify.rules._run_names import Named, named_by_chance
@@ -30,7 +31,7 @@ class DirectoryRace(Rule):
 
     ## What it does
     Finds `os.makedirs` and `mkdir` without `exist_ok=True`, `shutil.rmtree` on all ranks, and directories that
-    are named by the time, a random number or a temporary name on each rank.
+    are named by the time, a random number, a temporary name or by what is there already (`exp2` where `exp` is).
 
     ## Why is this bad?
     Between the question whether a directory exists and its creation another rank creates it: FileExistsError. A
@@ -43,7 +44,8 @@ class DirectoryRace(Rule):
 
     ## Edit
     `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew;
-    `broadcast_value(...)` around the expression that names it, so that every rank has rank 0's name.
+    `broadcast_value(...)` around the expression that names it, so that every rank has rank 0's name; a function that
+    searches for a free name is run by rank 0 alone.
     Before a function of `@hydra.main` the ranks other than 0 tell hydra to write nothing.
     """
 
@@ -119,9 +121,12 @@ class DirectoryRace(Rule):
             makes = call.name in _MAKES or (call.method == "mkdir" and not self.is_remote(call))
             if makes and not self.is_safe(facts, call):
                 yield from self.make(facts, call, removed)
-        for named in named_by_chance(facts, calls):
+        dated = list(named_by_chance(facts, calls))
+        for named in dated:
             if facts.converting or named.what not in PRIVATE:
                 yield self.name_of(facts, named)
+        if facts.converting:
+            yield from searched_names(self, facts, dated)
         for launched in by_hydra(facts) if facts.converting else ():
             yield from self.run_directory(launched)
 

@@ -129,13 +129,18 @@ class ListingOrder(Rule):
         if not facts.converting:
             yield from self.by_hash(facts)
         first = min((e.seq for e in facts.roles.backwards), default=len(facts.flow.log.events))
+        training = {id(loop) for loop in facts.roles.training_loops}
+
+        def trains(e: Event) -> bool:
+            return any(id(lp.node) in training for lp in e.loops)
+
         seen: set[int] = set()
         for e in facts.flow.log.of("external"):
             if id(e.node) in seen or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
                 continue
             source = e.frame.source
             listing = e.name in _LISTS and not self.ordered(facts, source, e.node)
-            if not (listing or self.of_set(facts, e)) or e.seq > first or any(e.loops):
+            if not (listing or self.of_set(facts, e)) or e.seq > first or trains(e):
                 continue
             if self.takes_none(facts, source, e.node) or (not facts.converting and guarded(e, facts.flow)):
                 continue
@@ -241,7 +246,8 @@ class ListingOrder(Rule):
         """`for path in glob.glob("*.tmp"): os.remove(path)`"""
         calls = [n for n in walk(loop.body) if isinstance(n, cst.Call)]
         names = {n.func.attr.value if isinstance(n.func, cst.Attribute) else "" for n in calls}
-        return bool(names) and names <= {"remove", "unlink", "rmtree", "join"}
+        removes = {"remove", "unlink", "rmtree"}
+        return bool(names & removes) and names <= removes | {"join"}
 
     def only_shown(self, source: Source, node: cst.Name) -> bool:
         """`for name in names: print(name)`: nothing is kept in the loop's order."""

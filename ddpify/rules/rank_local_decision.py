@@ -140,6 +140,8 @@ class RankLocalDecision(Rule):
         for frame, node, deciding in self.decisions(facts, origin):
             if origin.evaluates(frame) or origin.trains_in(frame) or any(id(d) in alike for d in deciding):
                 continue
+            if work(facts.flow).only_shows(frame):
+                continue  # what rank 0 alone prints or writes in the end
             if origin.is_alone(Spot(node, frame.source, "", False), guards(facts).done):
                 continue
             spots = [s for d in deciding for s in origin.within(d, frame)]

@@ -100,3 +100,14 @@ def test_one_of_several_results_of_another_library_is_its_own() -> None:
     (found,) = hand_fed(collect(Project(Source(Path("train.py"), HANDED.encode())), converting=True))
     assert isinstance(found, Unshared)
     assert "the batches come from corpora.data.Batches.splits (`parts`)" in found.why
+
+
+@pytest.mark.parametrize("made", ['Buckets.splits(("train", "test"), size=4)', 'Buckets("train"), Buckets("test")'])
+def test_a_class_that_iterates_as_another_library_has_it_is_its_own(made: str) -> None:
+    text = HANDED.replace('Batches.splits(("train", "test"), size=4)', made)
+    text = text.replace(
+        "def load():", "class Buckets(Batches):\n    def sizes(self):\n        return [4]\n\ndef load():"
+    )
+    (found,) = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
+    assert isinstance(found, Unshared)
+    assert "the batches come from corpora.data.Batches (`parts`)" in found.why

@@ -223,3 +223,54 @@ def test_a_name_is_rank_0s_where_all_that_differs_comes_together() -> None:
     )
     assert result.text.count("broadcast_value(") == 1
     assert 'root = broadcast_value(os.path.join(args.root, datetime.now().strftime("%H%M")))' in result.text
+
+
+FREE = """
+def free(root):
+    n = 0
+    while True:
+        path = os.path.join(root, str(n))
+        if not os.path.exists(path):
+            os.makedirs(path)
+            break
+        n += 1
+    return path
+
+def increment(path):
+    if Path(path).exists():
+        for n in range(2, 99):
+            other = f"{path}{n}"
+            if not os.path.exists(other):
+                break
+        path = other
+    Path(path).mkdir(parents=True, exist_ok=True)
+    return path
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "gives"),
+    [
+        ("out = free('runs')", "out = broadcast_value(free('runs') if is_main_process() else None)"),
+        ("out = increment('runs')", "out = broadcast_value(increment('runs') if is_main_process() else None)"),
+        (
+            "n, out = 0, 'runs/0'\nwhile os.path.exists(out):\n    n += 1\n    out = f'runs/{n}'\nos.makedirs(out)",
+            "    out = f'runs/{n}'\nout = broadcast_value(out)\nos.makedirs(out, exist_ok=True)",
+        ),
+        (
+            "n = len(os.listdir('runs'))\nos.makedirs(f'runs/{n}')",
+            "n = broadcast_value(len(os.listdir('runs')))\nos.makedirs(f'runs/{n}', exist_ok=True)",
+        ),
+    ],
+)
+def test_rank_0_searches_for_a_free_name(before: str, gives: str) -> None:
+    result = edited(script(imports="from pathlib import Path", functions=FREE, before=before), CODE)
+    assert result.has(gives)
+    assert not result.left
+
+
+def test_a_search_that_makes_the_directory_where_the_script_works_is_left() -> None:
+    found = "    if not os.path.exists(out):\n        os.makedirs(out)\n        break"
+    before = "for n in range(99):\n    out = f'runs/{n}'\n" + found
+    (message,) = edited(script(before=before), CODE).left
+    assert "`out` goes by what is there" in message

@@ -22,6 +22,15 @@ def test_what_goes_by_the_order_is_sorted(line: str) -> None:
     assert "= sorted(" in edited(script(imports=IMPORTS, before=line), "DDP307").text.replace("[n for n in ", "")
 
 
+def test_listings_in_a_loop_over_listings_are_sorted() -> None:
+    line = (
+        "paths = []\nfor d in os.listdir('data'):\n    for n in os.listdir(d):\n        paths += [os.path.join(d, n)]"
+    )
+    text = edited(script(imports=IMPORTS, before=line), "DDP307").text
+    assert "for d in sorted(os.listdir('data')):" in text
+    assert "for n in sorted(os.listdir(d)):" in text
+
+
 @pytest.mark.parametrize(
     "line",
     [

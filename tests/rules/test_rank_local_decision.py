@@ -278,3 +278,30 @@ def test_how_many_samples_there_were_is_alike_on_all_ranks() -> None:
     assert result.has("if broadcast_value(found.value > 0.9):\n    break")
     assert result.text.count("broadcast_value") == 1
     assert not result.left
+
+
+SHOW = """
+def crop(image):
+    if image.abs().max() > 1:
+        image = image / image.abs().max()
+    return image
+
+def show(images, path):
+    if rows(images) > 3:
+        columns = 2
+    else:
+        columns = 1
+    torch.save([crop(i) for i in images][:columns], path)
+
+def rows(images):
+    return int(images.mean())
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "sent"), [("show(found, 'x.pt')", False), ("if crop(found).sum() > 1:\n    break", True)]
+)
+def test_what_only_leads_to_output_is_not_sent(call: str, sent: bool) -> None:
+    look = "with torch.no_grad():\n    found = model(next(iter(held_out))[0])\n" + call
+    result = edited(script(before=WORST + SHOW, inside=look), "DDP503")
+    assert ("broadcast_value(" in result.text) == sent
