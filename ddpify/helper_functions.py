@@ -244,6 +244,13 @@ def <average_buffers>(model):
         <dist>.all_reduce(buffer)
         buffer /= <dist>.get_world_size()
 ''',
+    "state_of_rank": '''
+def <state_of_rank>(state):
+    """This process's part of a recurrent state, or of each in a tuple: dimension 1 has a place for each row."""
+    if isinstance(state, (tuple, list)):
+        return type(state)(<state_of_rank>(s) for s in state)
+    return <rows_of_rank>(state.transpose(0, 1))[0].transpose(0, 1).contiguous()
+''',
     "rows_of_all": '''
 def <rows_of_all>(tensor):
     """The rows that all processes computed, in the order of the whole tensor (without their gradients)."""

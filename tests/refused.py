@@ -336,6 +336,37 @@ VALUES = {
             print(flat[0])
         """
     ),
+    "`turned`, which is used besides, does not begin with the rows": by_hand(
+        """
+        for step in range(8):
+            turned = net(data).transpose(0, 1)
+            loss = turned.pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(turned[0])
+        """
+    ),
+    "`pair`, which is used besides, is made of several outputs": by_hand(
+        """
+        for step in range(8):
+            pair = net(data), data + 1
+            loss = pair[0].pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        print(pair)
+        """
+    ),
+    "`data.view(8, -1)` fixes the number of rows, and each rank has rows of its own": by_hand(
+        """
+        for step in range(8):
+            loss = net(data.view(8, -1)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """
+    ),
     "the loop ends by the loss of one rank's rows (`loss > 0.1`)": by_hand(
         """
         loss = torch.tensor(9.0)

@@ -76,14 +76,21 @@ def of_loss(
     net: Module | None,
 ) -> Kind:
     """`F.cross_entropy(out, y)`, `criterion(out, y)`"""
-    kind = by_entry([k for _, k in given], why)
+    rows = [k for _, k in given if k.over is Over.ROWS]
+    short = name.rsplit(".", 1)[-1].lower()
+    by_class = "binary" not in short and any(n in short for n in ("crossentropy", "cross_entropy", "nll", "margin"))
+    # classes are the second dimension of one argument, and the other has none
+    kind = by_entry([replace(k, rank=None) if by_class else k for _, k in given], why)
+    if by_class and any(k.axis == 1 for k in rows):
+        return replace(why, why="{} takes the second dimension for classes, along which the rows lie")
+    if kind.over is Over.EACH:
+        return kind
     if kind.over is not Over.ROWS or any(k.over is Over.NONE for _, k in given[:2]):
         return kind if kind.mixed else why
     settings = {a.keyword.value: a.value for a in made.args if a.keyword is not None} if made is not None else {}
     how = _setting(facts, settings, net)
     if how in ("none", "sum"):
         return SUM if how == "sum" else ROWS
-    short = name.rsplit(".", 1)[-1].lower()
     weighs = "weight" in settings and ("cross_entropy" in short or "crossentropy" in short or "nll" in short)
     if net is not None and made is not None and ("crossentropy" in short or "nll" in short):
         weighs = weighs or any(a.keyword is None for a in made.args)

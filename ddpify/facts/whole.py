@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -16,10 +15,11 @@ from ddpify.facts.frames import Event
 from ddpify.facts.levels import Level, levels
 from ddpify.facts.lossrows import Step
 from ddpify.facts.overrows import Kind, Over
-from ddpify.facts.roles import is_label
+from ddpify.facts.reshaped import FIXED
+from ddpify.facts.shown import Shown, is_read, shown_behind, shown_outputs
 from ddpify.facts.totals import Total, totals, within
 from ddpify.facts.trails import joined, stands, way_back
-from ddpify.facts.values import Data, FromForward, Func, Mode, Thing, Value
+from ddpify.facts.values import Data, Func, Mode, Thing, Value
 from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
@@ -42,15 +42,6 @@ _NAMES = (cst.Name, cst.Attribute)
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
-    """An output of the training forward that is used for more than the loss: by its name, and where."""
-
-    source: Source
-    name: str
-    uses: tuple[cst.Name | cst.Attribute, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Rows:
     """Every step trains on the same tensors, whole: each rank can compute its own rows of them."""
 
@@ -59,6 +50,8 @@ class Rows:
     names: tuple[str, ...]
     #: the places at which the training step reads them
     reads: tuple[cst.Name | cst.Attribute, ...]
+    #: arguments of the training forward of which each row has a part along the second dimension: recurrent states
+    states: tuple[cst.BaseExpression, ...]
     shown: tuple[Shown, ...]
     backwards: tuple[Event, ...]
     #: what each backward's loss is over the rows
@@ -86,9 +79,16 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
             needed |= lv.names
             if lv.frame is level.frame:
                 names.extend(n for n in outer_tensors(facts, lv, lv.names) if n not in names)
-    step = Step(facts, names, [b.node for b in backwards])
-    step.run(level.frame.source, level.body)
-    kinds = [step.losses.get(id(b.node)) for b in backwards]
+    cuts: list[cst.BaseExpression] = []
+    while True:
+        step = Step(facts, names, [b.node for b in backwards], cuts)
+        step.run(level.frame.source, level.body)
+        kinds = [step.losses.get(id(b.node)) for b in backwards]
+        state = next((k.given for k in kinds if k is not None and k.given is not None), None)
+        if state is None or any(state is n for n in cuts):
+            break
+        cuts.append(state)  # a recurrent state, of which each row has a part
+        names = [n for n in names if n not in read_names(state)]
     for b, kind in zip(backwards, kinds, strict=True):
         if kind is None or kind.over not in (Over.MEAN, Over.SUM):
             return _together(facts, names, b, kind, first)
@@ -102,13 +102,13 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
         return Unshared(source, node, why, first.remedy, way_back(facts.flow, node, source, level.frame, value=odd))
     steps = _training_statements(facts, level, needed)
     losses = {id(b.node): k.over for b, k in zip(backwards, kinds, strict=True) if k is not None}
-    shown = list(_shown(facts, level, steps))
-    flat = next((s for s in shown if s.name in step.env and step.env[s.name].flat), None)
-    if flat is not None:
-        why = f"`{flat.name}`, which is used besides, has the entries of all rows in one dimension"
-        remedy = f"give what is shown a name of its own, of the shape that the model gives (not `{flat.name}`)"
-        source = level.frame.source
-        return Unshared(source, flat.uses[0], why, remedy, way_back(facts.flow, flat.uses[0], source, level.frame))
+    shown = [
+        replace(s, many=step.env[s.name].many if s.name in step.env else False)
+        for s in (*shown_outputs(facts, level, steps), *shown_behind(level, steps, step.env))
+    ]
+    odd_one = next((s for s in shown if s.name in step.env and _is_turned(step.env[s.name])), None)
+    if odd_one is not None:
+        return _out_of_order(facts, level, odd_one, step.env[odd_one.name])
     found = tuple(t for t in totals(step.totals.values(), _trains(facts, backwards, steps)) if not _is_told(facts, t))
     ends = next((u for t in found for n in level.loops for u in t.reads_in(n.node)), None)
     if ends is not None:
@@ -117,7 +117,24 @@ def whole_rows(facts: Facts, event: Event, level: Level, first: Unshared) -> Row
         return Unshared(
             level.frame.source, ends, why, remedy, way_back(facts.flow, ends, level.frame.source, level.frame)
         )
-    return Rows(level, tuple(names), tuple(reads), tuple(shown), backwards, losses, found, step.of_inputs)
+    return Rows(level, tuple(names), tuple(reads), tuple(cuts), tuple(shown), backwards, losses, found, step.of_inputs)
+
+
+def _is_turned(kind: Kind) -> bool:
+    return kind.over is Over.ROWS and (kind.flat or kind.axis > 0 or bool(kind.items))
+
+
+def _out_of_order(facts: Facts, level: Level, shown: Shown, kind: Kind) -> Unshared:
+    """An output that is shown, and of which the rows cannot be put together again."""
+    source, use = level.frame.source, shown.uses[0]
+    about = way_back(facts.flow, use, source, level.frame)
+    where = "has the entries of all rows in one dimension" if kind.flat else "does not begin with the rows"
+    why = f"`{shown.name}`, which is used besides, {where}"
+    remedy = f"give what is shown a name of its own, of the shape that the model gives (not `{shown.name}`)"
+    if kind.items:
+        why = f"`{shown.name}`, which is used besides, is made of several outputs"
+        remedy = f"give each part of `{shown.name}` that is shown a name of its own"
+    return Unshared(source, use, why, remedy, about)
 
 
 def _is_told(facts: Facts, total: Total) -> bool:
@@ -160,7 +177,10 @@ def _together(facts: Facts, tensors: list[str], event: Event, kind: Kind | None,
         why = kind.why.replace("{}", text) or f"{text} needs all rows at once, or may need them"
     elif kind is not None and kind.over is Over.ROWS:
         why = f"`{source.code(node)}` has one loss for each row"
-    why = f"every step trains on all of {quoted(tensors)}, and {why}: the rows of one step belong together"
+    why = f"every step trains on all of {quoted(tensors)}, and {why}"
+    if why.endswith(FIXED):
+        return Unshared(source, node, why, "take their number from the tensor (`x.size(0)`)", about)
+    why = f"{why}: the rows of one step belong together"
     remedy = "put the tensors into a TensorDataset and a DataLoader, if a loss of each batch by itself will do"
     return Unshared(source, node, why, remedy, about)
 
@@ -211,7 +231,7 @@ def trained_whole(facts: Facts, level: Level) -> bool:
     names = set(outer_tensors(facts, level, level.names))
     forwards = {id(n) for n in facts.roles.training_forwards}
     for node in walk(level.body):
-        if isinstance(node, _NAMES) and dotted(node) in names and _is_read(level, node):
+        if isinstance(node, _NAMES) and dotted(node) in names and is_read(level, node):
             parent = level.frame.source.parents.get(node)
             call = level.frame.source.parents.get(parent) if isinstance(parent, cst.Arg) else None
             if isinstance(parent, cst.BinaryOperation) or id(call) in forwards:
@@ -223,7 +243,7 @@ def _reads(facts: Facts, level: Level, names: list[str], needed: frozenset[str])
     """The places of the training step that read the tensors."""
     for stmt in _training_statements(facts, level, needed):
         for node in walk(stmt):
-            if isinstance(node, _NAMES) and dotted(node) in names and _is_read(level, node):
+            if isinstance(node, _NAMES) and dotted(node) in names and is_read(level, node):
                 yield node
 
 
@@ -249,7 +269,9 @@ def _training_statements(facts: Facts, level: Level, needed: frozenset[str]) -> 
                 found.append(node)
         elif isinstance(node, cst.BaseSmallStatement) and any(id(n) in backwards | forwards for n in walk(node)):
             found.append(node)
-    return found
+    within_loops = [a for n in found for a in level.frame.source.ancestors(n) if isinstance(a, cst.For)]
+    inner = [a.iter for a in dict.fromkeys(within_loops) if all(a is not lp.node for lp in level.loops)]
+    return [*found, *inner]  # for i in range(len(y)): loss += criterion(out[i], y[i])
 
 
 def _without_gradients(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
@@ -261,38 +283,3 @@ def _without_gradients(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
         for item in a.items
         for o in facts.flow.values.get(item.item, ())
     )
-
-
-def _is_read(level: Level, node: cst.Name | cst.Attribute) -> bool:
-    """Not an attribute, a keyword, or a parameter of that name."""
-    source = level.frame.source
-    if is_label(source, node):
-        return False
-    base = dotted(node).split(".")[0]
-    return not any(
-        isinstance(a, cst.FunctionDef) and any(p.name.value == base for p in a.params.params)
-        for a in takewhile(lambda a: a is not level.body, source.ancestors(node))
-    )
-
-
-def _shown(facts: Facts, level: Level, steps: list[cst.CSTNode]) -> Iterator[Shown]:
-    """`prediction = out.argmax(1)`, `plt.plot(x, out)`: outputs that are used outside the training statements."""
-    training = {id(n) for s in steps for n in walk(s)}
-    outputs = {dotted(n) for s in steps for n in walk(s) if isinstance(n, _NAMES) and _is_target(level, n)}
-    found: dict[str, list[cst.Name | cst.Attribute]] = {}
-    for node in walk(level.body):
-        named = isinstance(node, _NAMES) and dotted(node) in outputs and id(node) not in training
-        if isinstance(node, _NAMES) and named and _is_read(level, node):
-            held = facts.flow.values.get(node, ())
-            if any(isinstance(o, Data) and o.agg == "sample" and _trained_on(facts, o) for o in held):
-                found.setdefault(dotted(node), []).append(node)
-    for name, uses in found.items():
-        yield Shown(level.frame.source, name, tuple(uses))
-
-
-def _is_target(level: Level, node: cst.CSTNode) -> bool:
-    return isinstance(level.frame.source.parents.get(node), (cst.AssignTarget, cst.AnnAssign, cst.Element))
-
-
-def _trained_on(facts: Facts, data: Data) -> bool:
-    return any(isinstance(o, FromForward) and o.node in facts.roles.training_forwards for o in data.origins)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.closures import searched_returns
 from ddpify.facts.frames import Event
@@ -40,10 +40,11 @@ class RowsNotShared(Rule):
     `x, y, row_weight = rows_of_rank(x, y)` before the loop: every world-th row. A step stays one over all rows, each
     once: a mean is multiplied by `row_weight`, since a rank may have a row less than another, and a sum by the world
     size, since DDP averages gradients. Of tensors of several lengths, and where the weight has no name at the backward,
-    every rank gets as many rows, at most world size - 1 of them for a second time.
+    every rank gets as many rows, at most world size - 1 of them for a second time. A recurrent state that the script
+    makes has its rows in dimension 1: `net(x, state_of_rank(state))`. Outputs that are shown are put together again.
 
     ## When not
-    Where a row of the output may depend on other rows (graph layers, recurrent layers without `batch_first`), where the
+    Where a row of the output may depend on other rows (graph layers, a recurrent layer that takes them for time), where the
     loss needs all rows at once (contrastive losses, a covariance, a root of a mean, class weights, masks of rows), or
     where a tensor is used in a way that could not be followed, the script is refused.
     """
@@ -101,6 +102,35 @@ class RowsNotShared(Rule):
                 "    if mean_loss < 0.1:",
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.steps, self.out = nn.RNN(4, 8), nn.Linear(8, 1)
+                def forward(self, x, state):
+                    steps, _ = self.steps(x.transpose(0, 1), state)
+                    return self.out(steps[-1])
+            torch.manual_seed(0)
+            x, y = torch.rand(9, 5, 4), torch.rand(9, 1)
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(4):
+                out = net(x, torch.zeros(1, 9, 8))
+                loss = (out - y).pow(2).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            print(out.squeeze(1))
+            """,
+            gives=(
+                "    out = net(x, state_of_rank(torch.zeros(1, 9, 8)))",
+                "all_out = rows_of_all(out)",
+                "    print(all_out.squeeze(1))",
+            ),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -123,6 +153,16 @@ class RowsNotShared(Rule):
                 "BatchNorm takes its statistics of each rank's own rows, not of all: a step is not quite that of one "
                 "process (on GPUs the option --sync-bn makes it so)",
                 note=True,
+            )
+        for state in known.states:
+            yield self.finding(
+                source,
+                state,
+                f"`{source.code(state)}` has a part for each row",
+                Surround(source, state, f"{facts.names_of(source)['state_of_rank']}(", ")"),
+                AddHelper(source, "state_of_rank"),
+                AddHelper(source, "rows_of_rank", self.options(known, form)),
+                reason="each row begins with its own",
             )
         yield from self.outputs(facts, known, form)
         for event in known.backwards:
@@ -150,10 +190,13 @@ class RowsNotShared(Rule):
             f"every step trains on all rows of {quoted(names)}",
             InsertBefore(source, loop, (f"{left} = {helper}({', '.join(names)})",)),
             *edits,
-            AddHelper(source, "rows_of_rank", frozenset(({"leaf"} if known.of_inputs else set()) | {form})),
+            AddHelper(source, "rows_of_rank", self.options(known, form)),
             *([AddImport(source, "DistributedSampler")] if form != "plain" else []),
             reason="each rank computes its own rows; a step is one over all rows, as before",
         )
+
+    def options(self, known: Rows, form: str) -> frozenset[str]:
+        return frozenset(({"leaf"} if known.of_inputs else set()) | {form})
 
     def used_elsewhere(self, known: Rows, loop: cst.CSTNode, name: str) -> bool:
         """Whether a tensor is read outside the training step, in the loop, behind it, or in a function."""
@@ -180,11 +223,14 @@ class RowsNotShared(Rule):
             whole = names.fresh(f"all_{shown.name.split('.')[-1]}")
             kept = any("." in n or self.used_elsewhere(known, known.level.loops[0].node, n) for n in known.names)
             cut = f"[: len({known.names[0]})]" if kept and form != "plain" else ""
+            gathered = f"{names['rows_of_all']}({shown.name}){cut}"
+            if shown.many:
+                gathered = f"[{names['rows_of_all']}(part){cut} for part in {shown.name}]"
             yield self.finding(
                 source,
                 first,
                 f"`{shown.name}` holds one rank's rows here",
-                InsertBefore(source, first, (f"{whole} = {names['rows_of_all']}({shown.name}){cut}",)),
+                InsertBefore(source, first, (f"{whole} = {gathered}",)),
                 *(Replace(source, n, whole) for n in shown.uses),
                 AddHelper(source, "rows_of_all"),
                 AddHelper(source, "all_reduce_sum", reduce_options(facts)),

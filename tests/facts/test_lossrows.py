@@ -139,3 +139,107 @@ def test_tensors_of_a_closure_beside_the_loop() -> None:
     assert isinstance(known, Rows), known
     assert known.names == ("x", "y")
     assert [known.level.frame.source.line(n) for n in known.reads] == [10, 11]
+
+
+MODEL = """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+x, y, state = torch.rand(12, 5, 4), torch.rand(12, 6), torch.zeros(1, 12, 6)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.first, self.out = nn.GRU(4, 6), nn.GRU(4, 6, batch_first=True), nn.Linear(6, 6)
+        self.mix = nn.Parameter(torch.rand(6, 6))
+        self.heads = nn.MultiheadAttention(6, 2)
+    def forward(self, x, state=None):
+        {forward}
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    loss = F.mse_loss(net(x{state}), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def through(forward: str, state: str = "") -> Rows | Unshared:
+    text = MODEL.format(forward=forward.replace("; ", "\n        "), state=state)
+    (known,) = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
+    assert isinstance(known, (Rows, Unshared))
+    return known
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "steps, last = self.rnn(x.transpose(0, 1), state); return steps[-1]",
+        "steps, last = self.rnn(x.permute(1, 0, 2), state); return self.out(last[0])",
+        "steps, last = self.rnn(x.transpose(0, 1), state); return steps.mean(0)",
+        "steps, last = self.rnn(x.transpose(0, 1), state); return steps.permute(1, 2, 0).sum(-1)",
+        "steps, last = self.rnn(x.transpose(0, 1), state); return last.squeeze(0)",
+        "begin = torch.zeros(1, len(x), 6); return self.rnn(x.transpose(0, 1), begin)[0][-1]",
+        "s = self.first(x)[0]; w = torch.bmm(s, s.transpose(1, 2)); return torch.bmm(w, s).sum(1)",
+        "s = self.first(x)[0]; return torch.einsum('bti,ij->bj', s, self.mix)",
+        "s = self.first(x)[0]; return torch.cat([part for part in s.chunk(5, dim=1)], dim=1).mean(1)",
+        "s = self.rnn(x.transpose(0, 1))[0]; return self.heads(s, s, s)[0].transpose(0, 1)[:, -1]",
+        "seen = []; s = self.first(x)[0]; seen.append(s[:, 0]); seen.append(s[:, 1]); return torch.stack(seen).mean(0)",
+    ],
+)
+def test_the_rows_are_followed_through_the_dimensions_of_a_model(forward: str) -> None:
+    known = through(forward)
+    assert isinstance(known, Rows), known.why
+
+
+@pytest.mark.parametrize(
+    ("forward", "why"),
+    [
+        (
+            "return self.rnn(x)[0][:, -1]",
+            "`self.rnn(x)` takes dimension 1 for the batch, and the rows lie along dimension 0",
+        ),
+        (
+            "return self.first(x.transpose(0, 1))[0][-1]",
+            "takes dimension 0 for the batch, and the rows lie along dimension 1",
+        ),
+        ("return self.first(x.unsqueeze(0)[0])[0].mean(0)", "`F.mse_loss(net(x), y)` needs all rows"),
+        ("h = self.rnn(x.transpose(0, 1))[1]; return h.view(-1, 6)[:, 0]", "may make one row of parts of several"),
+        ("return self.rnn(x.transpose(0, 1))[0][:, 0]", "takes some of the rows"),
+        ("return self.rnn(x.transpose(0, 1))[0][-1].squeeze(0)", "takes the rows' own dimension away"),
+        ("s = self.rnn(x.transpose(0, 1))[0][-1]; return s + s.t()", "takes rows that lie along different dimensions"),
+        (
+            "s = self.rnn(x.transpose(0, 1))[0]; return F.softmax(s, dim=1)[-1]",
+            "`F.softmax(s, dim=1)` in `Net.forward`",
+        ),
+        ("s = self.first(x)[0][:, -1]; return s @ s.t()", "`s @ s.t()` in `Net.forward`"),
+        ("s = self.first(x)[0]; return torch.einsum('bti,cti->ci', s, s)", "`torch.einsum('bti,cti->ci', s, s)`"),
+        ("s = self.first(x)[0][:, -1]; return torch.cat([s, s])", "`torch.cat([s, s])` in `Net.forward`"),
+        ("begin = torch.zeros(1, 12, 6); return self.rnn(x.transpose(0, 1), begin)[0][-1]", "as many rows for every"),
+        ("return nn.Linear(4, 6)(x)[:, -1]", "draws the weights of a layer anew in each pass"),
+    ],
+)
+def test_models_that_compute_one_row_from_another(forward: str, why: str) -> None:
+    known = through(forward)
+    assert isinstance(known, Unshared)
+    assert why in known.why
+
+
+@pytest.mark.parametrize("state", [", state", ", torch.zeros(1, 12, 6)", ", state=state.clone()"])
+def test_a_state_of_the_script_has_a_part_for_each_row(state: str) -> None:
+    known = through("return self.rnn(x.transpose(0, 1), state)[0][-1]", state)
+    assert isinstance(known, Rows), known.why
+    assert known.names == ("x", "y")
+    assert len(known.states) == 1
+
+
+def test_a_sum_in_a_loop_over_the_rows() -> None:
+    known = found("loss = 0\n    for i in range(len(y)):\n        loss = loss + F.mse_loss(out[i], y[i])")
+    assert isinstance(known, Rows), known.why
+    assert list(known.losses.values()) == [Over.SUM]
+    known = found("loss = 0\n    for a, b in zip(out, y):\n        loss += F.mse_loss(a, b)\n    loss = loss / len(y)")
+    assert isinstance(known, Rows), known.why
+    assert list(known.losses.values()) == [Over.MEAN]
+    known = found("for i in range(len(y)):\n        loss = F.mse_loss(out[i], y[i])")
+    assert isinstance(known, Unshared)

@@ -75,7 +75,7 @@ class Flat(nn.Module):
 net = Flat()
 """
     text = SCRIPT.format(layer="", form="mean", back="loss.item()").replace("optimizer =", f"{net}optimizer =", 1)
-    with pytest.raises(Refused, match=r"may compute one row from another"):
+    with pytest.raises(Refused, match=r"fixes the number of rows"):
         convert_source(Source(Path("train.py"), text.encode()))
     fine = text.replace(f"x.view({rows}, -1)", "x.view(x.size(0), -1)")
     assert "rows_of_rank" in convert_source(Source(Path("train.py"), fine.encode())).text
