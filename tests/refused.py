@@ -294,10 +294,10 @@ VALUES = {
     ),
     "could not be followed row by row": by_hand(
         """
+        more = torch.rand(8, 4)
         for step in range(8):
-            rows = data.reshape(4, 8)[:, :4]
             optimizer.zero_grad()
-            net(rows).mean().backward()
+            (net(data).mean() + more.mean()).backward()
             optimizer.step()
         """
     ),

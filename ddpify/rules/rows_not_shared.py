@@ -44,9 +44,9 @@ class RowsNotShared(Rule):
     makes has its rows in dimension 1: `net(x, state_of_rank(state))`. Outputs that are shown are put together again.
 
     ## When not
-    Where a row of the output may depend on other rows (graph layers, a recurrent layer that takes them for time), where the
-    loss needs all rows at once (contrastive losses, a covariance, a root of a mean, class weights, masks of rows), or
-    where a tensor is used in a way that could not be followed, the script is refused.
+    Where a row of the output may depend on other rows (graph layers, recurrent layers that take rows for time), where
+    the loss needs all rows at once (contrastive losses, a covariance, a root of a mean, class weights, masks of rows),
+    or where a tensor is used in a way that could not be followed, the script is refused.
     """
 
     code = "DDP308"
