@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from .checks import Result, Status, run_checks
+from .checks._base import count
 from .checks._passes import data_of, evaluations
 from .checks.ends_in_time import first_error
 from .launch import Launch, Progress, run
@@ -19,6 +20,11 @@ _DATA = (*_ALWAYS, "parameters_equal", "evaluated_once", "disjoint_shards")
 _LOST = ("Connection closed", "Connection reset", "Timed out", "Broken pipe", "Read error")
 # what a script says that knows its lengths by heart
 _FIXED = ("Sum of input lengths", "out of range", "out of bounds")
+
+
+_NO_EVALUATION = Result(
+    "stress_small", "3.1", Status.NOT_TRIED, "no evaluation of other data than the training's was read to its end"
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,8 @@ def judge(stress: Stress, trace: Trace) -> Result:
         return result(Status.FAILED, error.splitlines()[0])
     if not trace.ended_well:
         return result(Status.FAILED, "a rank was killed")
+    if trace.was_cut:
+        return result(Status.HELD, f"every rank was stopped after {count(trace.max_steps or 0, 'step')} by --max-steps")
     return result(Status.HELD, "every rank came to its end")
 
 
@@ -97,4 +105,7 @@ def stressed(launch: Launch, trace: Trace, progress: Callable[[str], Progress | 
     """Run the script with each fault in turn."""
     if not trace.ended_well:
         return (Result("stress", "2.3", Status.NOT_TRIED, "the run as it is did not come to its end"),)
-    return tuple(judge(one, run(replace(launch, fault=one.fault), progress(one.words))) for one in faults(trace))
+    results = [judge(one, run(replace(launch, fault=one.fault), progress(one.words))) for one in faults(trace)]
+    if not _evaluated(trace):
+        results.insert(1, _NO_EVALUATION)
+    return tuple(results)

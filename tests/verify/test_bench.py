@@ -80,6 +80,12 @@ def test_the_part_that_is_slow_comes_first(timed: dict[str, Run], part: str) -> 
 
 
 @pytest.mark.torchrun
+def test_an_option_of_the_loader_is_asked_for_where_it_is_made(timed: dict[str, Run]) -> None:
+    told = advise([timed["loading"]], MACHINE)[0].sentence
+    assert f"give the loader at {line('loader = DataLoader(data')} num_workers=" in told
+
+
+@pytest.mark.torchrun
 def test_an_evaluation_is_no_part_of_the_steps(timed: dict[str, Run]) -> None:
     run = timed["evaluation"]
     assert run.evaluated > 0.5

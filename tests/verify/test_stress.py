@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpify.verify import Result, Status
+from ddpify.verify.launch import Launch
 from ddpify.verify.processes.stress import MESSAGE
 from ddpify.verify.stress import Stress, faults, judge
+from ddpify.verify.stress import stressed as stressed_by
 from tests.ranks import Job, run_batch
 from tests.verify.traces import Line, end, meets, step, trace
 
@@ -89,6 +92,18 @@ NAN = Stress("nan", "2.3", "NaN", ("same_step_count", "same_collectives"))
 )
 def test_what_is_a_clean_end(lines: list[list[Line]], late: bool, status: Status) -> None:
     assert judge(NAN, trace(*lines, timed_out=late)).status is status
+
+
+def test_a_run_that_max_steps_stopped_came_to_no_end() -> None:
+    run = replace(trace([step(1), end("cut")], [step(1), end("cut")]), max_steps=1)
+    assert judge(NAN, run).sentence == "NaN: every rank was stopped after 1 step by --max-steps"
+
+
+def test_an_evaluation_that_was_not_reached_is_not_said_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trace([step(1), end()], [step(1), end()])
+    monkeypatch.setattr("ddpify.verify.stress.run", lambda *_: run)
+    results = stressed_by(Launch(Path("train.py"), (), 2, 60.0), run, lambda _: None)
+    assert [(r.name, r.status) for r in results if r.status is not Status.HELD] == [("stress_small", Status.NOT_TRIED)]
 
 
 def test_lengths_that_a_script_knows_by_heart_are_not_blamed() -> None:

@@ -22,7 +22,7 @@ class DeviceBound(Check):
         """Look at set_device, device_ids, each GPU that is asked for, and those that hold memory."""
         seen = trace if trace.backend == "nccl" else trace.pretended
         if seen is None:
-            return self.not_tried("needs a GPU for each rank; this run was on the CPU")
+            return self.not_tried("needs a GPU for each rank, or a second run that pretends to have them")
         if seen.ended_well and all(_on_cpu(rank) for rank in seen.ranks):
             return self.not_tried("the script asks for no GPU, also where there are some")
         many = _gpus_of_each(seen)

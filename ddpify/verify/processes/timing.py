@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import fetch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -27,6 +27,7 @@ from .stopwatch import Lines, Stopwatch
 
 _FETCHES = 100  # that are written down of each loader and process
 _PASS, _LOADER, _COUNT = "_ddpify_timed", "_ddpify_timed_loader", "_ddpify_fetched"
+_MADE = "_ddpify_timed_made"
 
 
 class _Pass:
@@ -60,6 +61,7 @@ class Timing:
 
     def watch(self) -> None:
         """Patch torch; before anything else listens to the steps."""
+        patch(DataLoader, "__init__", self._made)
         patch(_BaseDataLoaderIter, "__init__", self._loader)
         patch(_BaseDataLoaderIter, "_next_index", self._next_index)
         patch(_BaseDataLoaderIter, "__next__", self._next)
@@ -99,9 +101,18 @@ class Timing:
                 persistent=bool(loader.persistent_workers),
                 batch=loader.batch_size,
                 dataset=type(loader.dataset).__name__,
-                at=self._log.where(),
+                at=getattr(loader, _MADE, None) or self._log.where(),
             )
         return self._loaders[id(loader)]
+
+    def _made(self, real: Any) -> Any:
+        """Where its options stand."""
+
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            setattr(loader, _MADE, self._log.where())
+            real(loader, *args, **kwargs)
+
+        return __init__
 
     def _loader(self, real: Any) -> Any:
         def __init__(iterator: Any, loader: Any) -> None:
