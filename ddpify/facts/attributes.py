@@ -213,7 +213,10 @@ class Attributes(Fields):
                 obj.elements[keys[0]] = value
 
     def unpack(self, targets: list[cst.BaseExpression], value: Value, frame: Frame) -> None:
-        """`a, b = value`: element by element where they are known."""
+        """`a, b = value`: element by element where they are known; of `return loader` and `return a, b`, the pair."""
+        sizes = [len(o.elements) if isinstance(o, Seq) and o.elements is not None else -1 for o in value]
+        if len(targets) in sizes and not any(isinstance(t, cst.StarredElement) for t in targets):
+            value = tuple(o for o, size in zip(value, sizes, strict=True) if size in (-1, len(targets)))
         for at, target in enumerate(targets):
             parts = [self.part(obj, at, len(targets), isinstance(target, cst.StarredElement)) for obj in value]
             self.bind(target, join(*parts) if parts else UNKNOWN, frame)

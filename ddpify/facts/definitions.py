@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.calls import assigned_names
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.values import Class, Dict, Func, Instance, Module, Thing
+from ddpify.facts.values import Class, Data, Dict, Func, Instance, Module, Thing
 from ddpify.source import children, walk
 
 
@@ -34,14 +34,15 @@ class Definitions:
         self.binds: dict[tuple[int, str], list[Event]] = {}
         self.sets: dict[tuple[int, str], list[Event]] = {}
         self.frames: dict[int, list[Frame]] = {}
-        #: what is stored into each dict: `flags[key] = value`
-        self.stored: dict[int, list[tuple[cst.BaseExpression, Frame]]] = {}
+        #: what is stored into each dict, or what a file gave: `flags[key] = value`
+        self.stored: dict[int, list[tuple[cst.BaseExpression, Definition]]] = {}
         for e in flow.log.events:
             if e.kind == "bind":
                 scope = e.frame.scope.outer.get(e.name, e.frame.scope)
                 self.binds.setdefault((id(scope.names), e.name), []).append(e)
-            elif e.kind == "store" and isinstance(e.obj, Dict) and isinstance(e.stmt, (cst.Assign, cst.AugAssign)):
-                self.stored.setdefault(id(e.obj), []).append((e.stmt.value, e.frame))
+            elif e.kind == "store" and isinstance(e.obj, (Dict, Data, Thing)) and isinstance(e.node, cst.Subscript):
+                for d in self.bound_by(e):
+                    self.stored.setdefault(id(e.obj), []).append((e.node, d))
             elif e.kind == "set" and e.obj is not None:
                 self.sets.setdefault((id(e.obj), e.name), []).append(e)
         for frame in flow.frames:
@@ -56,9 +57,12 @@ class Definitions:
                 # names of a branch that ends in `return` are gone when the function has run
                 own = name in frame.assigned and name not in frame.scope.outer
                 holder = frame.scope if own else frame.scope.holder(name)
-                return [d for e in self.bound(holder, name) for d in self.bound_by(e)]
+                found = [d for e in self.bound(holder, name) for d in self.bound_by(e)]
+                if name in frame.arguments and any(_goes_on(d, name) for d in found):
+                    found = [*self.arguments(name, frame), *found]  # def f(loss): loss *= 2
+                return found
             case cst.Attribute():
-                return [d for e in self.attribute_events(node) for d in self.bound_by(e)]
+                return [d for e in self.attribute_events(node, frame) for d in self.bound_by(e)]
             case cst.Call():
                 return [d for f in self.callees(node, frame) for d in self.returned(f, index)]
         return []
@@ -66,10 +70,14 @@ class Definitions:
     def bound(self, holder: Scope | None, name: str) -> list[Event]:
         return self.binds.get((id(holder.names), name), []) if holder is not None else []
 
-    def attribute_events(self, node: cst.Attribute) -> list[Event]:
+    def attribute_events(self, node: cst.Attribute, frame: Frame | None = None) -> list[Event]:
         """What was stored under an attribute: `self.rank`, `args.path`, an attribute of a class."""
         found: list[Event] = []
-        for obj in self.flow.values.get(node.value, ()):
+        values = self.flow.values.get(node.value)
+        if values is None and frame is not None and isinstance(node.value, cst.Name):
+            holder = frame.scope.holder(node.value.value)  # in code that the flow did not come to
+            values = holder.names.get(node.value.value, ()) if holder is not None else ()
+        for obj in values or ():
             if isinstance(obj, (Instance, Module, Thing)):
                 found.extend(self.sets.get((id(obj), node.attr.value), []))
             cls = obj if isinstance(obj, Class) else obj.cls if isinstance(obj, (Instance, Module)) else None
@@ -156,6 +164,12 @@ def _place(target: cst.BaseExpression, node: cst.CSTNode) -> int | None:
     if isinstance(target, (cst.Tuple, cst.List)):
         return next((i for i, e in enumerate(target.elements) if e.value is node), None)
     return None
+
+
+def _goes_on(d: Definition, name: str) -> bool:
+    """Whether a value is made from the one that the name had before: `x *= 2`, `x = x.float()`."""
+    more = d.event is not None and isinstance(d.event.stmt, cst.AugAssign)
+    return more or any(isinstance(n, cst.Name) and n.value == name for n in walk(d.node))
 
 
 def _params(func: cst.FunctionDef | cst.Lambda) -> list[cst.Param]:

@@ -9,15 +9,16 @@ import libcst as cst
 
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import origins
-from ddpify.facts.definitions import Definition, definitions
+from ddpify.facts.definitions import Definition, definitions, returns
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.given_ranks import number
 from ddpify.facts.kept import brought_together
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.unreduced import brings_together, shared_out
-from ddpify.facts.values import FromBatch, Instance, Loader
-from ddpify.source import children
+from ddpify.facts.values import FromBatch, Instance, Loader, Sampler
+from ddpify.source import children, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -39,12 +40,15 @@ class Own:
         #: what an attribute of an object holds, in whichever method it came there
         self.fields: dict[tuple[int, str], list[tuple[cst.BaseExpression, Frame]]] = {}
         self.met: dict[int, set[str]] = {}
+        self.loops: dict[int, list[Event]] = {}
         self._frames: dict[int, bool] = {}
         self._known: dict[tuple[int, int], bool] = {}
         events = facts.flow.log.events
         for e in events:
             if isinstance(e.node, cst.Call):
                 self.calls.setdefault(id(e.node), []).append(e)
+            if e.kind == "loop" and e.name == "start" and isinstance(e.node, cst.For):
+                self.loops.setdefault(id(e.frame), []).append(e)
             holder = holder_of(e)
             if holder is not None:
                 slot = _slot(e)
@@ -98,6 +102,9 @@ class Own:
             case cst.Call():
                 if self.agrees(node) or self.is_same(node):
                     return False
+                ran = [e.callee for e in self.calls.get(id(node), ()) if e.callee is not None and e.frame is frame]
+                if ran and not any(map(_gives_state, ran)):
+                    return any(self.gives(callee, depth) for callee in ran)
                 if self.definitions.callees(node, frame):
                     return any(self.defined(d, depth) for d in self.definitions.of(node, frame))
             case cst.Lambda():
@@ -120,7 +127,12 @@ class Own:
         if found:
             return False
         turns = self.turns(node, frame) if isinstance(node, cst.Name) else []
-        return any(self.is_own(t, frame, depth - 1) for t in turns) if turns else self.of_shard(node)
+        if turns or not self.of_shard(node):
+            return any(self.is_own(t, frame, depth - 1) for t in turns)
+        loops = self.loops.get(id(frame), []) if isinstance(node, cst.Name) else []
+        over = [e.value for e in loops if isinstance(e.node, cst.For) and node.value in read_names(e.node.target)]
+        loaders = [o for value in over for o in loaders_in(value) if isinstance(o, Loader)]
+        return not loaders or any(map(self.is_shared_out, loaders))  # here, of all that the function is called with
 
     def turns(self, node: cst.Name, frame: Frame) -> list[cst.BaseExpression]:
         """`logs.items()` of `for name, value in logs.items()`; nothing where batches are gone through."""
@@ -128,6 +140,13 @@ class Own:
         loops = [e.stmt for e in self.definitions.bound(holder, node.value) if isinstance(e.stmt, cst.For)]
         held = [self.facts.flow.values.get(loop.iter, ()) for loop in loops]
         return [] if any(isinstance(o, Loader) for v in held for o in loaders_in(v)) else [loop.iter for loop in loops]
+
+    def gives(self, callee: Frame, depth: int) -> bool:
+        """Whether a function gives back such a number where it is called with these arguments."""
+        ran = [e.stmt for e in callee.events if e.kind == "return"]  # of the ways that these arguments leave open
+        body = callee.node.body if isinstance(callee.node, cst.FunctionDef) else callee.node
+        values = [r.value for r in (ran or returns(body)) if isinstance(r, cst.Return) and r.value is not None]
+        return any(self.is_own(value, callee, depth - 1) for value in values)
 
     def defined(self, d: Definition, depth: int) -> bool:
         """A value computed from a shard, or given under a test of one: `if loss < best: worse = 0`."""
@@ -141,7 +160,12 @@ class Own:
 
     def of_shard(self, node: cst.CSTNode) -> bool:
         read = [o.loader for o in origins(self.facts.flow.values.get(node, ())) if isinstance(o, FromBatch)]
-        return any(isinstance(loader, Loader) and shared_out(loader) for loader in read)
+        return any(isinstance(loader, Loader) and self.is_shared_out(loader) for loader in read)
+
+    def is_shared_out(self, loader: Loader) -> bool:
+        """Whether a sampler gives each rank a part: `num_replicas=1` gives all of them everything."""
+        samplers = [o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler)]
+        return shared_out(loader) and not all(map(_has_one_replica, samplers))
 
     def is_same(self, call: cst.Call) -> bool:
         return any(_SAME.fullmatch(getattr(o, "name", "")) for o in self.facts.flow.values.get(call.func, ()))
@@ -152,6 +176,23 @@ def _put_into(e: Event) -> list[cst.BaseExpression]:
     if e.kind == "store":
         return [e.stmt.value] if isinstance(e.stmt, cst.Assign) else []
     return given_to(e)
+
+
+def _gives_state(callee: Frame) -> bool:
+    """`return self.count > 3`: what other calls have left in the object."""
+    params = callee.func.node.params.params if callee.func is not None else ()
+    me = params[0].name.value if params and callee.func is not None and callee.func.bound is not None else ""
+    body = callee.node.body if isinstance(callee.node, cst.FunctionDef) else None
+    given = (r.value for r in returns(body) if r.value is not None) if body is not None else ()
+    return body is None or any(isinstance(n, cst.Name) and n.value == me for value in given for n in walk(value))
+
+
+def _has_one_replica(sampler: Sampler) -> bool:
+    """On every way on which it is made, the callers' arguments followed back."""
+    args = sampler.call.args if sampler.call is not None else ()
+    given = next((a.value for a in args if a.keyword is not None and a.keyword.value == "num_replicas"), None)
+    ways = list(sampler.site.frame.chains(8))
+    return given is not None and bool(ways) and all(number(given, sampler.site.frame, way) == 1 for way in ways)
 
 
 def _slot(e: Event) -> cst.CSTNode | None:
@@ -190,9 +231,8 @@ class OwnSoon(Own):
         """`valid_loss`, behind `valid_loss = broadcast_value(valid_loss)`."""
         return bool(self.agreed) and (id(frame.source), frame.source.code(node)) in self.agreed
 
-    def of_shard(self, node: cst.CSTNode) -> bool:
-        read = [o.loader for o in origins(self.facts.flow.values.get(node, ())) if isinstance(o, FromBatch)]
-        return any(isinstance(loader, Loader) and loader in self.training for loader in read)
+    def is_shared_out(self, loader: Loader) -> bool:
+        return loader in self.training
 
 
 def own(facts: Facts) -> Own:

@@ -49,6 +49,13 @@ _READS_ENVIRONMENT = frozenset(
 _PLAIN = re.compile(
     r"builtins\.(int|str|bool|float|len|format|repr|any|all|min|max)|os\.path\.\w+|os\.fspath|pathlib\.\w+|pprint\.pformat"
 )
+#: Methods of a text, a path or a number whose result tells the rank where the object or an argument does.
+_OF_TEXT = frozenset(
+    {
+        *("format", "joinpath", "join", "with_suffix", "item", "split", "rsplit", "strip", "lstrip", "rstrip"),
+        *("replace", "lower", "upper", "zfill", "rjust", "ljust"),
+    }
+)
 _RANK_DECORATOR = re.compile(r".*rank_zero\w*|.*on_main_process|.*only_on_master")
 _SPAWNS = re.compile(
     r"torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)|(torch\.)?multiprocessing\.(\w+\.)*Process"
@@ -83,6 +90,13 @@ def by_one_process(event: Event, flow: Flow) -> bool:
     alone = ranks(flow).single.alone
     chains = event.frame.chains(8)
     return alone(event.node, event.frame) or any(alone(e.call, e.frame) for chain in chains for e in chain)
+
+
+def never_with_others(event: Event, flow: Flow) -> bool:
+    """Whether every way to an event is one of a run without ranks: behind `if dist.is_initialized(): raise`."""
+    alone = ranks(flow).single.alone
+    ways = [[alone(e.call, e.frame) for e in chain] for chain in event.frame.chains(8)]
+    return alone(event.node, event.frame) or (bool(ways) and all(map(any, ways)))
 
 
 def depends_on_rank(node: cst.CSTNode, frame: Frame, flow: Flow) -> bool:
@@ -236,7 +250,8 @@ class Ranks:
                 found = self.definitions.of(node, frame)
                 if index is not None:  # `rank, size = pair`, and `pair = (rank, size)`
                     found = [d if d.index is not None else dataclasses.replace(d, index=index) for d in found]
-                return self.spawned_rank(node.value, frame) or any(map(self.defined_by_rank, found))
+                spawned = self.spawned_rank(node.value, frame) or self.of_own_share(node.value, frame)
+                return spawned or any(map(self.defined_by_rank, found))
             case cst.Attribute():
                 return self.launched(node) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
             case cst.Call():
@@ -247,7 +262,7 @@ class Ranks:
                     return any(self.variable(k) for k in keys)
                 if any(self.variable(k) for k in keys) and self.from_environment(value, frame):
                     return True
-                return any(self.differs(k, frame) for k in keys) or self.differs(value, frame) or self.stored(value)
+                return any(self.differs(k, frame) for k in keys) or self.differs(value, frame) or self.stored(node)
             case cst.FormattedString(parts=parts):
                 return any(
                     self.differs(p.expression, frame) for p in parts if isinstance(p, cst.FormattedStringExpression)
@@ -272,10 +287,18 @@ class Ranks:
                 return any(self.differs(e.value, frame) for e in elements)
         return False
 
-    def stored(self, node: cst.BaseExpression) -> bool:
+    def stored(self, node: cst.Subscript) -> bool:
         """`flags["writer"]` of a dict whose values were set by the rank: `flags[key] = flag and is_main`."""
-        held = [s for o in self.flow.values.get(node, ()) for s in self.definitions.stored.get(id(o), ())]
-        return any(self.differs(value, frame) for value, frame in held)
+        held = [s for o in self.flow.values.get(node.value, ()) for s in self.definitions.stored.get(id(o), ())]
+        key = self.key(node)
+        found = [d for at, d in held if key is None or self.key(at) in (None, key)]
+        return any(self.differs(d.node, d.frame, d.index) for d in found)
+
+    def key(self, node: cst.BaseExpression) -> object:
+        """The literal key of `flags["writer"]`, None where it is computed."""
+        index = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
+        known = constants(self.flow.values.get(index.value, ())) if isinstance(index, cst.Index) else None
+        return known[0] if known is not None and len(known) == 1 else None
 
     def defined_by_rank(self, d: Definition) -> bool:
         """A value made from the rank, or given under a test of it: `writer = None` and `if rank == 0: writer = ...`."""
@@ -300,16 +323,10 @@ class Ranks:
                     return False  # os.path.isfile(f"memory_{rank}.pt"): there, or not, for all of them
                 if _PLAIN.fullmatch(obj.name):
                     return any(self.differs(a.value, frame) for a in node.args)
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in (
-            "format",
-            "joinpath",
-            "join",
-            "with_suffix",
-            "item",
-        ):
+        if isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_TEXT:
             return self.differs(node.func.value, frame) or any(self.differs(a.value, frame) for a in node.args)
         for func in self.definitions.callees(node, frame):
-            if id(func.node) in self.agreeing:
+            if id(func.node) in self.agreeing or self.asks_for_another(node):
                 continue  # what was broadcast or reduced is the same on every rank
             if any(map(self.defined_by_rank, self.definitions.returned(func, index))):
                 return True
@@ -333,6 +350,11 @@ class Ranks:
         parts = (n for d in self.definitions.of(node, frame) for n in walk(d.node))
         return any(isinstance(o, Ext) and o.name == "os.environ" for n in parts for o in self.flow.values.get(n, ()))
 
+    def asks_for_another(self, node: cst.Call) -> bool:
+        """`env2int(["PMI_SIZE", "WORLD_SIZE"], 1)`: a reader of the environment, asked for the number of ranks."""
+        texts = {str(n.evaluated_value) for a in node.args for n in walk(a.value) if isinstance(n, cst.SimpleString)}
+        return "WORLD_SIZE" in texts and not texts & _VARIABLES
+
     def variable(self, node: cst.BaseExpression) -> bool:
         """The name of an environment variable that tells the rank."""
         return any(isinstance(o, Const) and o.value in _VARIABLES for o in self.flow.values.get(node, ()))
@@ -346,10 +368,27 @@ class Ranks:
         first = params[1:] if frame.func.bound is not None else params
         return bool(first) and first[0].name.value == name and name not in frame.assigned
 
+    def of_own_share(self, name: str, frame: Frame) -> bool:
+        """`for day in range(rank, days, world)`, `for path in paths[rank::world]`: each rank has other ones."""
+        holder = frame.scope if name in frame.assigned else frame.scope.holder(name)
+        loops = (e.stmt for e in self.definitions.bound(holder, name))
+        return any(isinstance(lp, cst.For) and self.own_share(lp.iter, frame) for lp in loops)
+
+    def own_share(self, node: cst.BaseExpression, frame: Frame) -> bool:
+        match node:
+            case cst.Call(func=cst.Name(value="range"), args=[first, _, _]):
+                return self.differs(first.value, frame)
+            case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Slice(lower=lower))]):
+                return lower is not None and self.differs(lower, frame)
+            case cst.Call(args=[first, *_]):
+                return self.own_share(first.value, frame)  # enumerate(...), tqdm(...)
+        return False
+
     def launched(self, node: cst.Attribute) -> bool:
         """`args.local_rank`: what torch.distributed.launch gives by this name, or a set-up that is not there."""
         held = self.flow.values.get(node.value, ())
         known = any(isinstance(o, Thing) and o.name == "namespace" for o in held)
+        known = known or any(isinstance(o, Ext) and o.name == "absl.flags.FLAGS" for o in held)
         unknown = bool(held and self.single.marks) and all(isinstance(o, Data) and not o.origins for o in held)
         return node.attr.value in ("local_rank", "rank", "global_rank") and (known or unknown)
 

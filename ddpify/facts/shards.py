@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Frame
 from ddpify.facts.ranks import depends_on_rank, guarded
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 #: samplers that draw the whole epoch, whoever asks
 _PLAIN = re.compile(r"torch\.utils\.data(\.sampler)?\.(Weighted|Subset)?(Random|Sequential)Sampler")
-_RANK = re.compile(r"get_rank|\brank\b|world_size|get_world_size|split_dataset_by_node")
+_RANK = re.compile(
+    r"get_rank|\brank\b|world_size|get_world_size|split_dataset_by_node|sharding_filter|apply_sharding|\.shard\("
+)
 
 
 def draws_for_itself(loader: Loader) -> str:
@@ -33,7 +36,14 @@ def draws_for_itself(loader: Loader) -> str:
 
 def in_another_way(facts: Facts, loader: Loader) -> bool:
     """Whether something else than a sampler sees to it that the ranks read different data."""
-    return is_alternative(facts, loader) or made_for_rank(facts, loader) or _is_alone(facts, loader)
+    other = is_alternative(facts, loader) or made_for_rank(facts, loader) or _is_alone(facts, loader)
+    return other or _streams(loader)
+
+
+def _streams(loader: Loader) -> bool:
+    """`DataLoader(make_pipe(files), batch_size=None)`: data that come in batches, of which nothing else is known."""
+    size = constants(loader.arguments.get("batch_size", ()))
+    return size == [None] and not any(isinstance(o, Instance) for o in loader.dataset)
 
 
 def _is_alone(facts: Facts, loader: Loader) -> bool:

@@ -7,9 +7,10 @@ import re
 
 import libcst as cst
 
+from ddpify.facts.definitions import returns
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
-from ddpify.facts.values import Sampler, Wrapped
+from ddpify.facts.values import Ext, Func, Sampler, Wrapped
 from ddpify.source import walk
 
 #: calls that a run of one process does not make
@@ -50,13 +51,45 @@ class Single:
     def is_way(self, above: cst.CSTNode, below: cst.CSTNode) -> bool:
         """Whether what is directly above leads one process only to what is below it."""
         if isinstance(above, cst.IndentedBlock):
-            return any(map(_says_alone, above.body[: _place(above, below)]))
+            return any(_says_alone(s) or self.refuses_ranks(s) for s in above.body[: _place(above, below)])
         if not isinstance(above, (cst.If, cst.IfExp)) or below is above.test:
             return False
         if below is above.body and _is_alone(above.test):
             return True
         other = above.orelse if below is above.body else above.body
         return other is not None and self.joins_in(other) and not self.joins_in(below)
+
+    def refuses_ranks(self, stmt: cst.CSTNode) -> bool:
+        """`if dist.is_initialized(): raise NotImplementedError`: what comes behind it is for one process."""
+        if not isinstance(stmt, cst.If) or not isinstance(stmt.body, cst.IndentedBlock) or not stmt.body.body:
+            return False
+        last = stmt.body.body[-1]
+        raises = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
+        return raises and self.says_many(stmt.test)
+
+    def says_many(self, test: cst.BaseExpression, depth: int = 2) -> bool:
+        """`dist.is_initialized()`, `dist.get_world_size() > 1`, a function of the project that gives back such."""
+        match test:
+            case cst.Comparison(
+                left=cst.Call() as left, comparisons=[cst.ComparisonTarget(operator=cst.GreaterThan())]
+            ):
+                return self.asks(left, "get_world_size", depth)
+            case cst.Call():
+                return self.asks(test, "is_initialized", depth)
+            case cst.BooleanOperation(operator=cst.And(), left=left, right=right):
+                return self.says_many(left, depth) or self.says_many(right, depth)
+        return False
+
+    def asks(self, call: cst.Call, what: str, depth: int) -> bool:
+        """Whether a call is one of `torch.distributed`, or of a function that does no more than ask it."""
+        for obj in self.flow.values.get(call.func, ()):
+            if isinstance(obj, Ext) and re.fullmatch(rf"torch\.distributed\.(\w+\.)*{what}", obj.name):
+                return True
+            node = obj.node if isinstance(obj, Func) and depth else None
+            given = [r.value for r in returns(node.body)] if isinstance(node, cst.FunctionDef) else []
+            if any(v is not None and self.says_many(v, depth - 1) for v in given):
+                return True
+        return False
 
     def joins_in(self, branch: cst.CSTNode) -> bool:
         """The same of a branch that calls a function of the project to set up: `else: init_dist(args)`."""

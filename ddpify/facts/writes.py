@@ -163,8 +163,10 @@ def _elsewhere(write: Write, facts: Facts) -> bool:
 def _may_be_none(write: Write, facts: Facts) -> bool:
     """`model.save(epoch)`, of an object of which nothing is known: only a text is a path for certain."""
     call = write.call
-    if call.method != "save" or write.path is None or not all(o == Data() for o in call.obj):
+    if call.method != "save" or not all(o == Data() for o in call.obj):
         return False
+    if write.path is None:
+        return all(a.keyword is not None for a in call.node.args)  # model.save(epoch=-1)
     held = facts.flow.values.get(write.path, ())
     return not any(_is_text(o) for o in held)
 

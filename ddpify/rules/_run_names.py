@@ -12,7 +12,7 @@ from ddpify.facts.chance import by_chance, makes_chance, named_chance, ways_of_c
 from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
-from ddpify.facts.ranks import guarded
+from ddpify.facts.ranks import guarded, ranks
 from ddpify.facts.reads import find_reads
 from ddpify.facts.values import Ext, Thing
 from ddpify.facts.workers import in_workers
@@ -34,7 +34,7 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
     """The expressions behind the paths that all ranks use, each once."""
     seen: set[int] = set()
     for event, path in _paths(facts, calls):
-        if not by_chance(facts.flow.values.get(path, ())):
+        if not by_chance(facts.flow.values.get(path, ())) or _named_by_one(facts, path, event):
             continue
         found = _spot(facts, path, event)
         if found is not None and id(found.node) not in seen:
@@ -48,6 +48,7 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             and event.obj.name == "parser"
             and event.name == "add_argument"
             and by_chance(default)
+            and (facts.converting or not _read_by_one(facts, event.node))
             and (facts.converting or not named_chance(default).startswith(("random.", "numpy.", "torch.")))
         ):
             yield Named(event.node, event.frame.source, named_chance(default), "it is the default of an argument")
@@ -63,6 +64,26 @@ def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.Base
             done = facts.converting and any(id(a) in guards(facts).done for a in call.source.ancestors(call.node))
             if path is not None and not done and not guarded(event, facts.flow) and not in_workers(facts, event):
                 yield event, path
+
+
+def _named_by_one(facts: Facts, path: cst.BaseExpression, event: Event) -> bool:
+    """`if rank == 0: self.folder = time.strftime(...)`: the other ranks have no such name."""
+    if facts.converting:
+        return False
+    way = ways_of_chance(facts.flow, definitions(facts.flow), path, event.frame)
+    return any(d is not None and d.event is not None and guarded(d.event, facts.flow) for _, _, d in way)
+
+
+def _read_by_one(facts: Facts, call: cst.Call) -> bool:
+    """Whether an argument of the command line is read on one rank only, in every place: `wandb.init(name=args.tag)`."""
+    names = [str(a.value.evaluated_value) for a in call.args if isinstance(a.value, cst.SimpleString) and not a.keyword]
+    given = next((a.value for a in call.args if a.keyword is not None and a.keyword.value == "dest"), None)
+    names = [str(given.evaluated_value)] if isinstance(given, cst.SimpleString) else names
+    name = names[-1].lstrip("-").replace("-", "_") if names else ""
+    reads = [(s, n) for s in facts.project.files() for n in s.of(cst.Attribute) if n.attr.value == name]
+    homes = [(facts.flow.modules.get(s), n) for s, n in reads]
+    limited = ranks(facts.flow).limited
+    return bool(name and homes) and all(h is not None and limited(n, h) for h, n in homes)
 
 
 def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:

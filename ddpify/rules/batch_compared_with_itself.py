@@ -9,9 +9,9 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants, origins
 from ddpify.facts.trails import shown
-from ddpify.facts.values import Ext, FromBatch, FromForward, Loader, Method, Value
+from ddpify.facts.values import Class, Ext, FromBatch, FromForward, Func, Loader, Method, Value
 from ddpify.rules._base import Converts, Finding, Good, Rule, Severity
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 _PRODUCTS = frozenset({"torch.matmul", "torch.mm", "torch.cdist", "torch.nn.functional.linear"})
 _METHODS = frozenset({"matmul", "mm", "__matmul__", "addmm", "addmm_"})
@@ -71,6 +71,8 @@ class BatchComparedWithItself(Rule):
                 pair = _operands(facts, node)
                 if pair is None or not all(_of_batch(facts, training, p) for p in pair) or not facts.editable(source):
                     continue
+                if not facts.converting and any(_gathered(facts, source, p) for p in pair):
+                    continue
                 yield self.finding(source, node, self.said(facts, source, node), note=facts.converting)
 
     def said(self, facts: Facts, source: Source, node: cst.CSTNode) -> str:
@@ -129,3 +131,17 @@ def _of_batch(facts: Facts, training: set[int], node: cst.BaseExpression) -> boo
 def _known(facts: Facts, node: cst.BaseExpression) -> frozenset[object]:
     value: Value = facts.after.values.get(node, ())
     return frozenset(origins(value))
+
+
+def _gathered(facts: Facts, source: Source, node: cst.BaseExpression) -> bool:
+    """`all_z = Gather.apply(z)` above it, a function of autograd (or of the project) that gathers."""
+    owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
+    name = source.code(node)
+    assigned = (n for n in walk(owner) if isinstance(n, cst.Assign))
+    given = [n.value for n in assigned if any(source.code(t.target) == name for t in n.targets)]
+    for call in (n for value in (node, *given) for n in walk(value) if isinstance(n, cst.Call)):
+        parts = (call.func, call.func.value) if isinstance(call.func, cst.Attribute) else (call.func,)
+        for obj in (o for part in parts for o in facts.after.values.get(part, ()) if isinstance(o, (Class, Func))):
+            if "all_gather" in obj.source.code(obj.node):
+                return True
+    return False

@@ -12,6 +12,7 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
+from ddpify.facts.given_ranks import never_on
 from ddpify.facts.ranks import ranks
 from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule
@@ -152,11 +153,11 @@ class CollectiveOnSomeRanks(Rule):
                 name = "wrap"
             else:
                 continue
+            chains = [c for c in e.frame.chains() if not never_on(e, c)]
+            if not chains and any(True for _ in e.frame.chains()):
+                continue  # with a rank that the callers give as -1
             own = list(known.limits(e.node, e.frame))
-            ways = [
-                [limit for entry in chain for limit in known.limits(entry.call, entry.frame)]
-                for chain in e.frame.chains()
-            ]
+            ways = [[limit for entry in chain for limit in known.limits(entry.call, entry.frame)] for chain in chains]
             if own or (ways and all(ways)):
                 for by, passing in [*own, *(limit for way in ways for limit in way)]:
                     yield Limited(e, name, by, passing)

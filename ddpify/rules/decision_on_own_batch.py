@@ -17,6 +17,7 @@ from ddpify.facts.locality import Locality, locality
 from ddpify.facts.own import own_soon
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.signals import comes_by_signal
+from ddpify.facts.sizes import by_size
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -249,7 +250,8 @@ class DecisionOnOwnBatch(Rule):
             for test in (u for u in e.under if isinstance(u, cst.If) and u in inner and id(u) not in done):
                 within = loops[-1].node in set(source.ancestors(test))
                 agreed = self.agrees(facts, test.test, e)
-                if within and known.batch_loops(e.loops) and known.is_local(test.test, e.frame) and not agreed:
+                own = known.is_local(test.test, e.frame) and not by_size(test.test)
+                if within and known.batch_loops(e.loops) and own and not agreed:
                     done.add(id(test))
                     code = source.code(test.test)
                     message = (
@@ -267,7 +269,8 @@ class DecisionOnOwnBatch(Rule):
             call = other.node
             if other.kind in ("external", "call") and isinstance(call, cst.Call) and work(facts.flow).meets(call):
                 given = {n for a in call.args for n in read_names(a.value)}
-                if given & names and call not in facts.roles.training_forwards:
+                trains = any(n in facts.roles.training_forwards for n in walk(call))
+                if given & names and not trains:
                     return True
         return False
 

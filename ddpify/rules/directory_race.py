@@ -9,9 +9,10 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.definitions import definitions
 from ddpify.facts.first import by_one
 from ddpify.facts.outside import Outside, holding, outside_calls
-from ddpify.facts.ranks import depends_on_rank
+from ddpify.facts.ranks import depends_on_rank, ranks
 from ddpify.facts.writes import PRIVATE
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._free_names import searched_names
@@ -288,6 +289,11 @@ class DirectoryRace(Rule):
         own = [a.value for a in call.node.args] + (
             [call.node.func.value] if isinstance(call.node.func, cst.Attribute) and call.method else []
         )
+        home = facts.flow.modules.get(call.source)
+        if not call.events and not facts.converting and home is not None:
+            func = next((a for a in call.source.ancestors(call.node) if isinstance(a, cst.FunctionDef)), None)
+            frames = definitions(facts.flow).frames.get(id(func), []) or [home]
+            return any(ranks(facts.flow).limited(call.node, f) for f in frames)  # code that was not reached
         return bool(call.events) and all(
             by_one(facts, e) or any(depends_on_rank(n, e.frame, facts.flow) for n in own) for e in call.events
         )

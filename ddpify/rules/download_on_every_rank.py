@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -22,6 +23,8 @@ from ddpify.rules._guards import joined_group, same_on_all_ranks
 from ddpify.source import Source
 
 #: Functions that write their file anew although it is there.
+#: The hub's own libraries take a lock: one process of a node downloads, the others wait and find the files.
+_LOCKED = re.compile(r"(huggingface_hub\.(\w+\.)*)?(hf_hub_download|snapshot_download)|datasets\.(load\.)?load_dataset")
 _OVERWRITES = (".urlretrieve", "wget.download", "gdown.download", ".unpack_archive")
 
 
@@ -155,7 +158,7 @@ class DownloadOnEveryRank(Rule):
         for event in facts.flow.log.events:
             if not (is_fetch(event) or makes_dataset(event, facts.flow.values)):
                 continue
-            if by_one(facts, event):
+            if by_one(facts, event) or (not facts.converting and _LOCKED.fullmatch(event.name)):
                 continue
             for frame, call in self.places(facts, event):
                 if id(call) not in seen:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddpify.facts import Facts
 from ddpify.facts.cuts import uneven_cut
 from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions
-from ddpify.facts.ranks import by_one_process, on_some_ranks
+from ddpify.facts.ranks import by_one_process, on_some_ranks, ranks
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Loader, Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules.attribute_through_wrapper import raw_findings
+from ddpify.source import walk
 
 
 class EvaluationThroughWrapper(Rule):
@@ -80,6 +83,7 @@ class EvaluationThroughWrapper(Rule):
                 e.node in facts.roles.training_forwards
                 or not on_some_ranks(e, facts.flow)
                 or by_one_process(e, facts.flow)
+                or self.met_by_others(facts, e)
             ):
                 continue  # a training loop stands under no test of the rank, whatever it looks like from outside
             if e.grad is False and self.without_buffers(e.obj):
@@ -90,6 +94,19 @@ class EvaluationThroughWrapper(Rule):
                 e.node,
                 "a forward of the DDP wrapper runs on some ranks only; use its `.module` there",
             )
+
+    def met_by_others(self, facts: Facts, e: Event) -> bool:
+        """`if rank == 0: ... model(x)` and `else: ... model(x)`: all ranks run it, each in its branch."""
+        same = [f for f in facts.flow.log.of("forward") if f.obj is e.obj]
+        for node, frame in ((e.node, e.frame), *((x.call, x.frame) for c in e.frame.chains(8) for x in c)):
+            for test, _ in ranks(facts.flow, strict=True).limits(node, frame):
+                if not isinstance(test, cst.If) or test.orelse is None:
+                    continue
+                inner = set(walk(test.body))
+                other = set(walk(test.orelse)) if node in inner else inner
+                if any(f.node in other or any(x.call in other for c in f.frame.chains(8) for x in c) for f in same):
+                    return True
+        return False
 
     def unevenly(self, facts: Facts, e: Event) -> bool:
         """In a loop over data that each rank cuts out for itself; without gradients only the first forward meets."""

@@ -10,6 +10,7 @@ from ddpify.edits import AddHelper, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
 from ddpify.facts.frames import Event, Frame, while_made
+from ddpify.facts.ranks import never_with_others
 from ddpify.facts.roles import root
 from ddpify.facts.routes import Route
 from ddpify.facts.trails import shown, way_of_call
@@ -162,7 +163,7 @@ class ForwardBypassesWrapper(Rule):
                 continue
             if e.kind == "method" and e.name in ("to", "train", "eval"):
                 continue
-            if not facts.converting and while_made(e.frame):
+            if not facts.converting and (while_made(e.frame) or never_with_others(e, flow)):
                 continue  # self.forward(torch.zeros(...)) in __init__, for the sizes of its layers
             core = root(e.obj)
             if (core in wrapped or e.obj in wrapped) and facts.editable(e.frame.source):

@@ -76,6 +76,9 @@ def _sorts_in_place(source: Source, node: cst.Name) -> bool:
     return isinstance(call, cst.Call) and _method(call) == "sort"
 
 
+_PASSES_ON = (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)
+
+
 class ListingOrder(Rule):
     """The order of samples or classes depends on a directory listing or on the hash seed.
 
@@ -207,7 +210,7 @@ class ListingOrder(Rule):
     def takes_none(self, facts: Facts, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
         """`if os.listdir(d):`, `names = [n for n in os.listdir(d)]` and `names.sort()` or `sorted(names)` later on."""
         top: cst.CSTNode = node
-        while isinstance(source.parents.get(top), (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)):
+        while isinstance(source.parents.get(top), _PASSES_ON) or _is_list_of(source, top):
             top = source.parents[top]
         parent = source.parents.get(top)
         if isinstance(parent, cst.For) and parent.iter is top:
@@ -240,7 +243,7 @@ class ListingOrder(Rule):
         tested = isinstance(above, (cst.If, cst.IfExp)) and above.test is node
         printed = any(isinstance(a, cst.Call) and _prints(a) for a in source.ancestors(node))
         shown = printed or self.ordered(facts, source, node) or self.only_shown(source, node)
-        return tested or shown or self.takes_none(facts, source, node, depth - 1)
+        return tested or shown or _only_one(source, node) or self.takes_none(facts, source, node, depth - 1)
 
     def only_removed(self, loop: cst.For) -> bool:
         """`for path in glob.glob("*.tmp"): os.remove(path)`"""
@@ -264,3 +267,28 @@ class ListingOrder(Rule):
             return False
         given = e.node.args[0].value
         return self.is_set(facts, given) and not self.ordered(facts, e.frame.source, e.node)
+
+
+def _is_list_of(source: Source, node: cst.CSTNode) -> bool:
+    """`list(glob.glob(...))`: the step from a listing to its argument, and from that to the call."""
+    above = source.parents.get(node)
+    call = source.parents.get(above) if isinstance(above, cst.Arg) else above
+    makes = isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in ("list", "tuple")
+    return makes and isinstance(call, cst.Call) and len(call.args) == 1 and node is not call.func
+
+
+def _only_one(source: Source, node: cst.Name) -> bool:
+    """`if len(paths) == 1: path = paths[0]`"""
+    for above in source.ancestors(node):
+        match above:
+            case cst.If(
+                test=cst.Comparison(
+                    left=cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=name))]),
+                    comparisons=[cst.ComparisonTarget(operator=cst.Equal(), comparator=cst.Integer(value="1"))],
+                ),
+                body=body,
+            ) if name == node.value:
+                return node in set(walk(body))
+            case cst.FunctionDef():
+                return False
+    return False

@@ -13,12 +13,13 @@ from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.ranks import depends_on_rank
+from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Const, Device, Value
 from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._loads import from_cpu, maps_beside
 from ddpify.source import walk
 
 _DEVICE = re.compile(r"(cuda|cpu|mps|xpu)(:\d+)?")
@@ -94,11 +95,7 @@ class LoadWithoutMapLocation(Rule):
                 else f"every rank loads `{path}` onto one GPU"
             )
             if not facts.converting:
-                mine = call.node.args[:1] and all(
-                    depends_on_rank(call.node.args[0].value, e.frame, facts.flow) for e in call.events
-                )
-                data = bool(call.events) and all(in_workers(facts, e) for e in call.events)  # samples are on the CPU
-                if facts.editable(call.source) and not (call.events and mine) and not data:
+                if facts.editable(call.source) and not self.is_right(facts, call):
                     yield self.finding(call.source, call.node, message, self.given(call, given, '"cpu"'))
             elif not facts.editable(call.source):
                 if call.events:
@@ -111,6 +108,17 @@ class LoadWithoutMapLocation(Rule):
             else:
                 edit = self.given(call, given, self.device(facts, call))
                 yield self.finding(call.source, call.node, message, edit, reason="each rank loads onto its own device")
+
+    def is_right(self, facts: Facts, call: Outside) -> bool:
+        """A file of the rank's own or of the CPU, samples that workers load, what one process loads."""
+        path = call.node.args[0].value if call.node.args else None
+        home = facts.flow.modules.get(call.source)
+        frames = [e.frame for e in call.events] or ([home] if home is not None else [])
+        if path is not None and frames and all(depends_on_rank(path, frame, facts.flow) for frame in frames):
+            return True
+        if maps_beside(call) or (path is not None and from_cpu(facts, path, frames)):
+            return True
+        return bool(call.events) and all(in_workers(facts, e) or guarded(e, facts.flow) for e in call.events)
 
     def given(self, call: Outside, given: cst.BaseExpression | None, value: str) -> Edit:
         """`map_location=value`"""

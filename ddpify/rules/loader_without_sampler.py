@@ -10,6 +10,7 @@ from ddpify.edits import AddHelper, AddImport, Append, Edit, InsertBefore, Repla
 from ddpify.facts import Facts
 from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
+from ddpify.facts.ranks import never_with_others
 from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
 from ddpify.facts.shards import draws_for_itself, in_another_way
 from ddpify.facts.trails import way_back, way_of_loader
@@ -192,7 +193,8 @@ class LoaderWithoutSampler(Rule):
 
     def lint(self, facts: Facts, known: LoaderFacts) -> Iterator[Finding]:
         loader, what = known.loader, draws_for_itself(known.loader)
-        if not facts.editable(known.source):
+        made = [e for e in facts.flow.log.of("loader") if e.node is known.call]
+        if not facts.editable(known.source) or (made and all(never_with_others(e, facts.flow) for e in made)):
             return
         # RandomSampler if local_rank == -1 else DistributedSampler
         calls = [o.call for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler) and o.call is not None]

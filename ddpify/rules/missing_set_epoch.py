@@ -14,7 +14,7 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Ext, Loader, Sampler
+from ddpify.facts.values import Ext, Loader, Sampler, Scheduler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._passes import counted, drawn, one_by_one, passes, remade, set_epoch
 from ddpify.source import walk
@@ -152,6 +152,7 @@ class MissingSetEpoch(Rule):
                 not self.is_set(facts, epoch)
                 and facts.editable(epoch.loop.frame.source)
                 and not _is_once(facts, epoch.loop.node)
+                and _steps_in(facts, epoch.batch_loop.node)
             ):
                 name = next(
                     (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
@@ -339,6 +340,13 @@ class MissingSetEpoch(Rule):
                 yield passes(self, facts, found.source, place, found.loader, found.name)
             else:
                 yield self.finding(found.source, found.node, found.problem, left=_PASS)
+
+
+def _steps_in(facts: Facts, loop: cst.CSTNode) -> bool:
+    """Whether weights change in a loop: an attack in an evaluation goes backward, too, and steps nothing."""
+    steps = [e for e in facts.flow.log.of("method") if e.name == "step" and not isinstance(e.obj, Scheduler)]
+    inside = (lp.node for e in steps for loops in e.all_loops() for lp in loops)
+    return not steps or any(node is loop for node in inside)
 
 
 def _is_once(facts: Facts, loop: cst.CSTNode) -> bool:

@@ -14,7 +14,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.roles import root
 from ddpify.facts.trails import shown, way_back, way_of_call
 from ddpify.facts.unused import left_out
-from ddpify.facts.values import FromForward, Module
+from ddpify.facts.values import FromForward, Module, Wrapped
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._unread import unread
@@ -198,7 +198,8 @@ class ModelNotWrapped(Rule):
             if facts.roles.wrapped:
                 for point in facts.wrap_points:
                     source, node = point.source, point.module.site.node
-                    if facts.editable(source) and node in source.parents and not talks(point.module):
+                    known = talks(point.module) or wraps_inside(point.module)
+                    if facts.editable(source) and node in source.parents and not known:
                         yield self.finding(source, node, f"`{self.name_of(point)}` is trained without a DDP wrapper")
             return
         for w in facts.wraps:
@@ -316,6 +317,11 @@ def parameters_of(call: cst.CSTNode) -> cst.CSTNode:
 def certain(module: Module) -> bool:
     """A model with parameters for certain, and not what is only known by use."""
     return module.has_parameters and (module.cls is not None or bool(module.name))
+
+
+def wraps_inside(module: Module) -> bool:
+    """`self.net = DDP(self.net)`: what the module trains is a part of it, which is wrapped."""
+    return any(isinstance(o, Wrapped) for value in module.fields.values() for o in value)
 
 
 def talks(module: Module) -> bool:

@@ -106,7 +106,7 @@ class ParameterOfNoModule(Rule):
 
     def lint(self, facts: Facts) -> Iterator[Finding]:
         reduced = [e for e in facts.flow.log.of("external") if e.name.startswith("torch.distributed.")]
-        if not facts.roles.wrapped or any(_mentions_gradients(e) for e in reduced):
+        if not facts.roles.wrapped or any(_mentions_gradients(e) for e in reduced) or _sets_gradients(facts):
             return
         for parameter in facts.roles.bare:
             site = parameter.site
@@ -187,6 +187,17 @@ def _on_cpu(parameter: Thing) -> bool:
     """`nn.Parameter(torch.tensor(0.07))`: a single number may stay on the CPU beside a model on the GPU."""
     code = parameter.site.source.code(parameter.site.node)
     return not any(word in code for word in (".to(", ".cuda(", "device="))
+
+
+def _sets_gradients(facts: Facts) -> bool:
+    """`master.grad = flat([p.grad for p in group])`: copies in full precision get the model's averaged gradients."""
+    return any(
+        isinstance(t.target, cst.Attribute) and t.target.attr.value == "grad" and not isinstance(n.value, cst.Name)
+        for source in facts.project.files()
+        if ".grad" in source.text
+        for n in source.of(cst.Assign)
+        for t in n.targets
+    )
 
 
 def _mentions_gradients(e: Event) -> bool:

@@ -170,6 +170,8 @@ class RankMixedUp(Rule):
         inits = [e for e in facts.flow.log.of("external") if e.name.endswith(".init_process_group")]
         if any("rank" in e.extra for e in inits):
             return  # started by hand, each rank with its own number
+        if any(e.name.startswith("deepspeed.") for e in facts.flow.log.of("external")):
+            return  # its launcher gives the argument
         for e in facts.flow.log.of("method"):
             if e.name != "add_argument" or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
                 continue
@@ -248,6 +250,7 @@ class RankMixedUp(Rule):
                     isinstance(left, cst.Attribute)
                     and left.attr.value == "local_rank"
                     and ranks(facts.flow).launched(left)
+                    and not definitions(facts.flow).of(left, frame)  # args.local_rank = dist.get_rank()
                 )
                 found = [n for n, _ in definitions(facts.flow).sources(left, frame)]
                 return launched or (bool(found) and all(self.tells_local(facts, n) for n in found))

@@ -14,7 +14,7 @@ from ddpify.facts.first import by_one
 from ddpify.facts.frames import Event
 from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
-from ddpify.facts.ranks import guarded
+from ddpify.facts.ranks import guarded, never_with_others
 from ddpify.facts.reads import Paths, Read, asks_files, find_reads, written_before
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.workers import in_workers
@@ -122,6 +122,7 @@ class ReadBeforeWriteFinished(Rule):
             )
             if (
                 guarded(w, facts.flow)
+                and not never_with_others(w, facts.flow)
                 and not waits
                 and facts.editable(read.call.source)
                 and id(read.call.node) not in seen

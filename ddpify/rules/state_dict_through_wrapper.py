@@ -8,6 +8,8 @@ import libcst as cst
 
 from ddpify.edits import Append, Edit
 from ddpify.facts import Facts
+from ddpify.facts.definitions import definitions
+from ddpify.facts.frames import Event
 from ddpify.facts.values import Dict, Module, Seq, StateDict, Value, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules.attribute_through_wrapper import raw_findings
@@ -85,7 +87,7 @@ class StateDictThroughWrapper(Rule):
             return
         seen: set[int] = set()
         for e in facts.external("torch.save"):
-            given = any(self.wrapped(v) for v in e.extra.values())
+            given = any(self.wrapped(v) for v in e.extra.values()) and not self.unwraps_at_times(facts, e)
             if id(e.node) not in seen and facts.editable(e.frame.source) and given:
                 seen.add(id(e.node))
                 yield self.finding(
@@ -95,6 +97,16 @@ class StateDictThroughWrapper(Rule):
                     *self.unwrapped(facts, e.frame.source, e.node),
                     unsafe=True,
                 )
+
+    def unwraps_at_times(self, facts: Facts, e: Event) -> bool:
+        """`raw = ddp.module` in one branch and `raw = ddp` in the other, which is for a run without ranks."""
+        known = definitions(facts.flow)
+        for node in walk(e.node):
+            inner = node.value if isinstance(node, cst.Attribute) and node.attr.value == "state_dict" else None
+            given = known.of(inner, e.frame) if isinstance(inner, cst.Name) else []
+            if any(isinstance(d.node, cst.Attribute) and d.node.attr.value == "module" for d in given):
+                return True
+        return False
 
     def unwrapped(self, facts: Facts, source: Source, call: cst.CSTNode) -> Iterator[Edit]:
         """`torch.save(ddp.module.state_dict(), path)`, where the wrapper stands in the call itself."""

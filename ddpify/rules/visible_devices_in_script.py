@@ -12,7 +12,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.values import Ext
-from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 
 
 class VisibleDevicesInScript(Rule):
@@ -73,11 +73,14 @@ class VisibleDevicesInScript(Rule):
                 continue  # the CPU is meant, or a GPU of the rank's own
             seen.add(id(e.stmt))
             code = e.frame.source.code(e.stmt)
+            several = all("," in str(c) for c in constants(e.value) or [","])  # or what the command line says
+            what = "says for every machine which GPUs there are" if several else "hides the other GPUs from every rank"
             yield self.finding(
                 e.frame.source,
                 e.stmt,
-                f"`{code}` hides the other GPUs from every rank",
+                f"`{code}` {what}",
                 Delete(e.frame.source, e.stmt, comments=e.frame.source.owns_comments(e.stmt)),
+                severity=Severity.INFO if several and not facts.converting else self.severity,
                 unsafe=True,
                 reason="GPUs are chosen where the job is started: CUDA_VISIBLE_DEVICES=0,1 torchrun ...",
             )

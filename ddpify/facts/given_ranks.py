@@ -1,0 +1,79 @@
+"""A call and the way to it in, an answer out: do the arguments on the way rule it out, as `rank=-1` does?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from ddpify.facts.definitions import argument_of
+from ddpify.facts.frames import Entry, Event, Frame
+
+
+def never_on(event: Event, chain: Sequence[Entry]) -> bool:
+    """`if rank not in (-1, 0): barrier()`, on a way on which a caller gives -1 for the rank."""
+    below: cst.CSTNode = event.node
+    for above in event.frame.source.ancestors(event.node):
+        if isinstance(above, cst.FunctionDef):
+            return False
+        if isinstance(above, cst.If) and below is above.body and _is_false(above.test, event.frame, chain):
+            return True
+        below = above
+    return False
+
+
+def _is_false(test: cst.BaseExpression, frame: Frame, chain: Sequence[Entry]) -> bool:
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1 or not isinstance(test.left, cst.Name):
+        return False
+    given = number(test.left, frame, chain)
+    operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
+    known = [_number(e.value) for e in right.elements] if isinstance(right, (cst.List, cst.Tuple, cst.Set)) else []
+    other = _number(right)
+    if given is None:
+        return False
+    match operator:
+        case cst.NotIn():
+            return given in known
+        case cst.In():
+            return bool(known) and None not in known and given not in known
+        case cst.Equal():
+            return other is not None and given != other
+        case cst.NotEqual():
+            return given == other
+        case cst.GreaterThan():
+            return other is not None and given <= other
+        case cst.GreaterThanEqual():
+            return other is not None and given < other
+    return False
+
+
+def number(node: cst.BaseExpression, frame: Frame, chain: Sequence[Entry]) -> int | None:
+    """The number that an expression is, or that its callers give for it on this way."""
+    return _number(_given(node, frame, chain) if isinstance(node, cst.Name) else node)
+
+
+def _given(name: cst.Name, frame: Frame, chain: Sequence[Entry]) -> cst.BaseExpression:
+    """What a parameter gets on this way, handed on from caller to caller."""
+    for entry in reversed(chain):
+        given = argument_of(entry.call, frame, name.value) if name.value not in frame.assigned else None
+        if given is None and isinstance(entry.call, cst.Call) and not any(a.star for a in entry.call.args):
+            given = _default(frame, name.value)
+        if not isinstance(given, cst.Name):
+            return given if given is not None else name
+        name, frame = given, entry.frame
+    return name
+
+
+def _default(frame: Frame, name: str) -> cst.BaseExpression | None:
+    params = frame.func.node.params if frame.func is not None else cst.Parameters()
+    every = (*params.posonly_params, *params.params, *params.kwonly_params)
+    return next((p.default for p in every if p.name.value == name), None)
+
+
+def _number(node: cst.BaseExpression) -> int | None:
+    match node:
+        case cst.Integer():
+            return node.evaluated_value
+        case cst.UnaryOperation(operator=cst.Minus(), expression=cst.Integer() as inner):
+            return -inner.evaluated_value
+    return None
