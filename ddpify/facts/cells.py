@@ -46,7 +46,7 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
             owner = owner_of(flow, frame, name)
             if owner is not frame and name in owner.arguments and name not in owner.assigned:
                 frame, chain = owner, list(next(owner.chains(1), ()))  # a closure over a parameter
-            if name in frame.arguments and name not in frame.assigned:
+            if name in frame.arguments and (name not in frame.assigned or _same_again(flow, frame, name)):
                 argument = frame.arguments[name]
                 if argument is None or not chain:
                     return f"the model reaches `{name}` through *args or **kwargs"
@@ -67,6 +67,23 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
             return _item(flow, node, _At(frame, event, module))
         else:
             return Made(frame, node, given, called) if given else f"`{frame.source.code(node)}` is no plain variable"
+
+
+def _same_again(flow: Flow, frame: Frame, name: str) -> bool:
+    """`net = net.train() if training else net.eval()`: a parameter that holds what it was given, whatever binds it."""
+
+    def same(node: cst.CSTNode | None) -> bool:
+        match node:
+            case cst.Name(value=value):
+                return value == name
+            case cst.IfExp(body=body, orelse=orelse):
+                return same(body) and same(orelse)
+            case cst.Call(func=cst.Attribute(value=of, attr=cst.Name(value="train" | "eval"))):
+                return same(of)
+        return False
+
+    binds = [e.stmt for e in flow.log.of("bind") if e.name == name and e.frame.scope is frame.scope]
+    return all(isinstance(stmt, cst.Assign) and same(stmt.value) for stmt in binds)
 
 
 @dataclass(frozen=True, eq=False)

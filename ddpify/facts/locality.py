@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.kept import brought_together
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.signals import comes_by_signal
@@ -29,6 +30,9 @@ class Locality:
         self.facts = facts
         loops = facts.cached("loops", loop_facts)
         self.reduced = {(id(lp.node), a.target) for lp in loops for a in lp.accumulators if a.fresh and a.read_after}
+        # losses[:] = all_reduce_mean(*losses)
+        trained = [lp for lp in loops if lp.training and facts.converting and facts.editable(lp.source)]
+        self.together = {(id(lp.frame), name) for lp in trained for name in brought_together(facts, lp)}
         self.training = set(facts.roles.training_loaders)
         self.binds: dict[tuple[int, str], list[Event]] = {}
         for e in facts.flow.log.of("bind", "set"):
@@ -51,11 +55,19 @@ class Locality:
         if depth == 0:
             return False
         if isinstance(node, (cst.Name, cst.Attribute)):
-            given = self.put.get((id(frame), frame.source.code(node)), ())
+            code = frame.source.code(node)
+            if (id(frame), code) in self.together:
+                return False
+            given = self.put.get((id(frame), code), ())
             if any(self.is_local(g, frame, depth - 1) for g in given):
                 return True
         if not self.may_be(node):
             return False
+        match node:
+            case cst.Comparison(
+                left=cst.Name(value=name), comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())]
+            ):
+                return self.is_chosen(name, frame, depth)  # `loss is None`: what it is, not how large
         if isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)) and comes_by_signal(
             self.facts.flow.values.get(node, ())
         ):
@@ -80,6 +92,16 @@ class Locality:
             if any(isinstance(o, FromWorld) for o in origins(self.facts.flow.values.get(node, ()))) and not node.args:
                 return True  # time.time()
         return any(self.is_local(child, frame, depth) for child in children(node))
+
+    def is_chosen(self, name: str, frame: Frame, depth: int) -> bool:
+        """Whether a test of this rank's own numbers has a say in what a name is given."""
+        around = [
+            (u.test, set(frame.source.ancestors(e.stmt)), u)
+            for e in self.binds.get((id(frame), name), ())
+            for u in e.under
+            if isinstance(u, cst.If)
+        ]
+        return any(u in above and self.is_local(test, frame, depth - 1) for test, above, u in around)
 
     def may_be(self, node: cst.CSTNode) -> bool:
         """Whether a batch, the clock or chance is in a value at all (nodes that hold no value are looked into)."""

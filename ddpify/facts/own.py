@@ -109,6 +109,10 @@ class Own:
                     return any(self.defined(d, depth) for d in self.definitions.of(node, frame))
             case cst.Lambda():
                 return False
+            case cst.Comparison(
+                left=cst.Name() as left, comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())]
+            ):  # `loss is None`: what it is, not how large
+                return any(self.chosen(d, depth) for d in self.definitions.of(left, frame))
         return any(self.is_own(child, frame, depth) for child in children(node))
 
     def name(self, node: cst.Name | cst.Attribute, frame: Frame, depth: int) -> bool:
@@ -150,8 +154,10 @@ class Own:
 
     def defined(self, d: Definition, depth: int) -> bool:
         """A value computed from a shard, or given under a test of one: `if loss < best: worse = 0`."""
-        if self.is_own(d.node, d.frame, depth - 1):
-            return True
+        return self.is_own(d.node, d.frame, depth - 1) or self.chosen(d, depth)
+
+    def chosen(self, d: Definition, depth: int) -> bool:
+        """Whether a test of this rank's shard has a say in a value."""
         if d.event is None:
             return False
         above = set(d.frame.source.ancestors(d.event.stmt))

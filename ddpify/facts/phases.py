@@ -53,8 +53,9 @@ def _parameter(one: Frame, two: Frame) -> str | None:
     if one.node is not two.node or one.func is None:
         return None
     text: str | None = None
-    for name in [*one.arguments, *_set_once(one)]:
-        if name in one.assigned and name in one.arguments:
+    parameters = _parameters(one)  # also those that a call leaves at their default: run(loader, train=True)
+    for name in [*parameters, *_set_once(one)]:
+        if name in one.assigned and name in parameters:
             continue
         a, b = constants(one.scope.names.get(name, ())), constants(two.scope.names.get(name, ()))
         if a is not None and b is not None and len(a) == len(b) == 1 and a != b:

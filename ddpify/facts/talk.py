@@ -79,6 +79,8 @@ def _kind_of_method(call: Outside) -> str:
         return "print"
     if call.method == "write" and any(isinstance(o, Iteration) and o.how in ("progress", "range") for o in call.obj):
         return "print"  # bar.write(...) prints, with the bar disabled too
+    if call.method in ("add_file", "add_dir") and "wandb.Artifact" in made:
+        return "tracker"  # it reads the file, which one rank has written
     if call.method == "show" and not call.node.args and not any(isinstance(o, Thing) and o.name for o in call.obj):
         return "print"
     return ""

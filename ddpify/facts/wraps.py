@@ -9,17 +9,21 @@ import libcst as cst
 from ddpify.errors import Way
 from ddpify.facts.cells import Cell, find_cell, holders, members
 from ddpify.facts.contents import modules
-from ddpify.facts.externals import keeps, role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.given import Made, made_in_place
-from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.placing import common_block, in_block
+from ddpify.facts.preparing import only_notes, prepares
 from ddpify.facts.roles import Roles, root
 from ddpify.facts.routes import Route, find_route, in_step
 from ddpify.facts.trails import way_back
-from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
+from ddpify.facts.values import (
+    Const,
+    Ext,
+    Func,
+    Module,
+)
 from ddpify.source import Source
 
 
@@ -46,6 +50,8 @@ class WrapPoint:
     routes: tuple[Route, ...] = ()
     #: nothing tells that any parameter is trained by then: DDP would refuse it
     may_be_frozen: bool = False
+    #: `target` may hold a plain function, or None: `loss_fn = Learned() if learned else F.mse_loss`
+    may_be_plain: bool = False
 
     @property
     def is_before(self) -> bool:
@@ -107,8 +113,13 @@ def _one_each(found: list[tuple[WrapPoint | NoWrapPoint, Event]]) -> list[WrapPo
             continue
         held = tuple(dict.fromkeys((*kept.modules, *w.modules)))
         later = w.source.span(w.after).start > kept.source.span(kept.after).start
-        frozen = kept.may_be_frozen or w.may_be_frozen
-        places[key] = replace(w if later else kept, module=kept.module, modules=held, may_be_frozen=frozen)
+        places[key] = replace(
+            w if later else kept,
+            module=kept.module,
+            modules=held,
+            may_be_frozen=kept.may_be_frozen or w.may_be_frozen,
+            may_be_plain=kept.may_be_plain or w.may_be_plain,
+        )
     return list(places.values())
 
 
@@ -175,7 +186,7 @@ class _Search:
         if not binds:
             return self.none(f"`{target}` is not assigned where ddpify could follow it")
         frame = _declaring(binds, target, cell.frame)
-        prepared = [e for e in flow.log.events if e.seq < first.seq and _prepares(flow, e, self.module)]
+        prepared = [e for e in flow.log.events if e.seq < first.seq and prepares(flow, e, self.module)]
         places = [(e.seq, s) for e in (*binds, *prepared) if (s := _stmt_in(e, frame)) is not None]
         bound = _stmt_in(binds[-1], frame)
         if bound is None:
@@ -191,8 +202,16 @@ class _Search:
             anchor = in_block(frame.source, stmt, block)
             if anchor is not stop and not isinstance(anchor, cst.Return):
                 frozen = may_be_frozen(flow, self.roles, self.module, seq, anchor, frame.source)
+                plain = not cell.shape and _holds_others(frame, target)
                 return WrapPoint(
-                    self.module, target, anchor, frame.source, frame, modules=(self.module,), may_be_frozen=frozen
+                    self.module,
+                    target,
+                    anchor,
+                    frame.source,
+                    frame,
+                    modules=(self.module,),
+                    may_be_frozen=frozen or plain,
+                    may_be_plain=plain,
                 )
         return self.none(f"`{target}` is made and trained in one statement")
 
@@ -215,7 +234,7 @@ class _Search:
             return self.none(f"the model trains itself in `{name}`, which {where}: every turn would wrap it anew")
         loop = around[0].node
         inside = (e for e in self.flow.log.events if e.stmt is loop or loop in source.ancestors(e.stmt))
-        if any(e.frame is frame and not _notes(e) and _prepares(self.flow, e, self.module) for e in inside):
+        if any(e.frame is frame and not only_notes(e) and prepares(self.flow, e, self.module) for e in inside):
             return self.none(f"the model is prepared in the loop of `{name}` that trains it")
         found = tuple(dict.fromkeys(u for u in uses if isinstance(u, cst.Name)))
         return WrapPoint(self.module, "model", loop, source, frame, modules=(self.module,), uses=found)
@@ -224,7 +243,7 @@ class _Search:
         """`train(Net().to(device), loader)`: it gets a name before the statement, where nothing else prepares it."""
         stmt, frame = made_in_place(made), made.frame
         events = (e for e in self.flow.log.events if made.called <= e.seq < self.first.seq)
-        if stmt is None or any(_prepares(self.flow, e, self.module) for e in events):
+        if stmt is None or any(prepares(self.flow, e, self.module) for e in events):
             return self.none(f"`{frame.source.code(made.node)}` is made and trained in one statement")
         return WrapPoint(self.module, made.name, stmt, frame.source, frame, modules=(self.module,), made=made.node)
 
@@ -244,15 +263,14 @@ class _Search:
         return replace(made, target=f"{cell.target}[{_key(keys[0])}]")
 
 
+def _holds_others(frame: Frame, name: str) -> bool:
+    """Whether a variable may also hold a function, or None, when all is done."""
+    held = frame.scope.names.get(name, ())
+    return any(isinstance(o, (Func, Ext)) or (isinstance(o, Const) and o.value is None) for o in held)
+
+
 def _key(key: int | str) -> str:
     return f'"{key}"' if isinstance(key, str) and repr(key) == f"'{key}'" else repr(key)
-
-
-def _notes(event: Event) -> bool:
-    """`self.epoch = epoch`, `self.losses.append(loss)`: a number is kept, no layer exchanged."""
-    if event.kind in ("set", "store"):
-        return all(isinstance(o, (Data, Const)) for o in event.value)
-    return event.kind == "method" and isinstance(event.obj, (Seq, Dict))
 
 
 def _callee(call: cst.CSTNode) -> cst.BaseExpression | None:
@@ -278,54 +296,6 @@ def _declaring(binds: list[Event], name: str, holder: Frame) -> Frame:
 
 def _around(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:
     return list(source.ancestors(stmt))
-
-
-def _prepares(flow: Flow, event: Event, module: Module) -> bool:
-    """`.to(...)`, `load_state_dict`, freezing, a layer exchanged, or a look at the raw module (`summary(model)`)."""
-    held = _owner(event.obj) or _owner(_start(flow, event.node))
-    if event.kind in ("set", "store") and held is not None:
-        # model.fc = nn.Linear(512, 10); the wrapper knows the parameters that it found when it was made
-        mine = module in (held, held.part_of, root(held))
-        return mine and not all(isinstance(o, Const) for o in event.value)
-    if event.kind == "method" and event.name in EXCHANGES and held is not None:
-        return module in (held, held.part_of, root(held))
-    if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
-        return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
-    if event.kind == "external" and event.name.startswith("torch.nn.init."):
-        drawn = [m for o in event.value for m in (o.modules if isinstance(o, Parameters) else (_owner(o),)) if m]
-        return module in map(root, drawn)  # nn.init.zeros_(model.fc.bias)
-    if event.kind == "method" and event.name in PREPARES and event.obj is not None:
-        return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
-    if event.kind == "external" or (
-        event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None
-    ):
-        if event.kind == "external" and _copies(event.name):
-            return False  # EMA(model): the copy is made of what every rank holds alike once the model is wrapped
-        given = [*event.extra.values()]
-        if keeps(event.name):
-            return False  # it is kept there, not looked into
-        return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
-    return False
-
-
-def _copies(name: str) -> bool:
-    return role_of(name) in ("copy", "copy-module") and not name.startswith("torch.jit.")
-
-
-def _owner(obj: Obj | None) -> Module | None:
-    """The module that an attribute chain starts from: `model` of `model.roi_heads.box_predictor`."""
-    while isinstance(obj, Method):
-        obj = obj.obj
-    return obj if isinstance(obj, Module) else None
-
-
-def _start(flow: Flow, node: cst.CSTNode) -> Obj | None:
-    """What the first name in a chain holds: `model` of `model.layers[0].fc`."""
-    if not isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
-        return None
-    while isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
-        node = node.func if isinstance(node, cst.Call) else node.value
-    return next((o for o in flow.values.get(node, ()) if isinstance(o, (Module, Method))), None)
 
 
 def _stmt_in(event: Event, frame: Frame) -> cst.CSTNode | None:

@@ -54,10 +54,13 @@ def torch_of(facts: Facts, w: WrapPoint) -> str:
     return facts.names_of(w.source)["torch"]
 
 
-def wrap_statement(w: WrapPoint, ddp: str, ids: str) -> str:
+def wrap_statement(w: WrapPoint, ddp: str, ids: str, torch: str = "torch") -> str:
     """`model = DDP(model)`; of a list, tuple or dict of models, a new one."""
     if not w.shape:
-        return only_if_trained(f"{w.target} = {ddp}({w.target}{ids})", w.target, w.may_be_frozen)
+        made = f"{w.target} = {ddp}({w.target}{ids})"
+        if w.may_be_plain:
+            return f"if isinstance({w.target}, {torch}.nn.Module) and {_trains(w.target)}:\n    {made}"
+        return only_if_trained(made, w.target, w.may_be_frozen)
     name = w.each[-1]
     made = f"{ddp}({name}{ids})"
     return _each(w, f"{made} if {_trains(name)} else {name}" if w.may_be_frozen else made)

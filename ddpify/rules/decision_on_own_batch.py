@@ -133,23 +133,22 @@ class DecisionOnOwnBatch(Rule):
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             before = None
             for epoch in range(9):
-                losses = []
+                worst = 0.0
                 for (x,) in loader:
                     loss = net(x).mean()
                     loss.backward()
                     optimizer.step()
-                    losses.append(loss.item())
-                mean = sum(losses) / len(losses)
-                if before is not None and mean > before:
+                    worst = max(worst, loss.item())
+                if before is not None and worst > before:
                     for group in optimizer.param_groups:
                         group["lr"] *= 0.5
-                if mean < 0.01:
+                if worst < 0.01:
                     break
-                before = mean
+                before = worst
             """,
             gives=(
-                "    if broadcast_value(before is not None and mean > before):",
-                "    if broadcast_value(mean < 0.01):",
+                "    if broadcast_value(before is not None and worst > before):",
+                "    if broadcast_value(worst < 0.01):",
             ),
         ),
         Converts(

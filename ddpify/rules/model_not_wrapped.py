@@ -234,7 +234,7 @@ class ModelNotWrapped(Rule):
     def edit(self, facts: Facts, w: WrapPoint, loose: str) -> list[Edit]:
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
         names, shared = facts.names_of(w.source), sync_batchnorm(facts, w, w.target)
-        more = [AddImport(w.source, "torch")] if shared else []
+        more = [AddImport(w.source, "torch")] if shared or w.may_be_plain else []
         ids = device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)
@@ -245,7 +245,7 @@ class ModelNotWrapped(Rule):
             me = w.source.code(w.uses[0])
             lines = (*sync_batchnorm(facts, w, me), f"{name} = {names['DDP']}({me}{ids})")
             return [*more, InsertBefore(w.source, w.after, lines), *(Replace(w.source, use, name) for use in w.uses)]
-        return [*more, InsertAfter(w.source, w.after, (*shared, wrap_statement(w, names["DDP"], ids)))]
+        return [*more, InsertAfter(w.source, w.after, (*shared, wrap_statement(w, names["DDP"], ids, names["torch"])))]
 
     def is_free(self, w: WrapPoint) -> bool:
         """`model = train(Net(), loader)`: the name is given anew by the statement, and not read in it."""

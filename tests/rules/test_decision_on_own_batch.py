@@ -145,3 +145,22 @@ def test_a_number_that_is_added_up_over_the_ranks_stays_as_it_is() -> None:
     result = edited(script.replace('tracker.update("loss", loss.item())', "total += loss.item()"), CODE)
     assert not result.left
     assert not result.needs
+
+
+def test_a_list_that_is_averaged_over_the_ranks_decides_as_it_is() -> None:
+    script = KEPT.format(behind="    if sum(losses) / len(losses) < 0.1" + STOP)
+    script = script.replace('tracker = Tracker("loss")', "losses = []").replace(
+        'tracker.update("loss", ', "losses.append("
+    )
+    result = edited(script, CODE)
+    assert not result.left
+    assert not result.needs
+
+
+def test_whether_there_is_a_loss_is_alike_on_all_ranks() -> None:
+    """`loss` is None where the model gives none, on every rank."""
+    made = "extra = None\nif epoch > 0:\n    extra = loss\nif extra is None:\n    continue"
+    result = edited(inside(made), CODE)
+    assert "any_process" not in result.needs
+    chosen = "extra = None\nif loss.item() > 9:\n    extra = loss\nif extra is None:\n    continue"
+    assert "any_process" in edited(inside(chosen), CODE).needs

@@ -362,3 +362,53 @@ def test_sync_bn_says_where_it_changes_nothing(device: str, model: str, to: str,
     made = convert_source(Source(Path("train.py"), script), sync_bn=True)
     assert "SyncBatchNorm" not in made.text
     assert any(why in note.message for note in made.plan.notes)
+
+
+LOSSES = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Learned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(1))
+    def forward(self, out):
+        return (out * self.scale.exp()).pow(2).mean()
+
+def run(net, loader, optimizer, criterion, train=True):
+    net = net.train() if train else net.eval()
+    total = 0.0
+    for (x,) in loader:
+        loss = criterion(net(x))
+        if train:
+            loss.backward()
+            optimizer.step()
+        total += loss.item()
+    return total
+
+net = nn.Linear(4, 1)
+criterion = Learned() if "learned" in sys.argv else LOSS
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+if isinstance(criterion, nn.Module):
+    optimizer.add_param_group({"params": list(criterion.parameters())})
+for epoch in range(2):
+    run(net, DataLoader(TensorDataset(torch.ones(8, 4)), 2), optimizer, criterion)
+    with torch.no_grad():
+        run(net, DataLoader(TensorDataset(torch.ones(6, 4)), 2), optimizer, criterion, train=False)
+"""
+
+
+@pytest.mark.parametrize("loss", ["lambda out: out.mean()", "torch.sum"])
+def test_what_may_be_a_function_is_wrapped_where_it_is_a_module(loss: str) -> None:
+    text = convert_source(Source(Path("train.py"), LOSSES.replace("LOSS", loss).encode())).text
+    test = "if isinstance(criterion, torch.nn.Module) and any(p.requires_grad for p in criterion.parameters()):"
+    assert f"\n{test}\n    criterion = DDP(criterion)\n" in text
+    assert "unwrap(criterion), train=False)" in text
+
+
+def test_a_parameter_that_is_put_into_train_mode_is_wrapped_by_the_caller() -> None:
+    text = convert_source(Source(Path("train.py"), LOSSES.replace("LOSS", "torch.sum").encode())).text
+    assert "\nnet = nn.Linear(4, 1)\nnet = DDP(net)\n" in text
+    assert "    if train:\n        [total] = all_reduce_mean(total)\n" in text

@@ -24,6 +24,7 @@ WRITER = "from torch.utils.tensorboard import SummaryWriter as Board"
         ("from sys import stderr", "print('x', file=stderr)"),
         ("import logging", "logging.info('epoch %d', epoch)"),
         ("import logging as log\nlogger = log.getLogger(__name__)", "logger.warning('x')"),
+        ("import wandb\nkept = wandb.Artifact('net', type='model')", "kept.add_file('net.pt')"),
         ("import logging, time\nlogger = logging.getLogger(time.strftime('%H'))", "logger.info('x')"),
         ("from loguru import logger", "logger.info('x')"),
         ("import matplotlib.pyplot as plt", "plt.show(block=False)"),

@@ -1,0 +1,68 @@
+"""An event and a model in, an answer out: does it make the raw model ready, so that the wrap has to come behind it?"""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ddpify.facts.contents import modules
+from ddpify.facts.externals import keeps, role_of
+from ddpify.facts.flow import Flow
+from ddpify.facts.frames import Event
+from ddpify.facts.methods import EXCHANGES, PREPARES
+from ddpify.facts.roles import root
+from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
+
+
+def prepares(flow: Flow, event: Event, module: Module) -> bool:
+    """`.to(...)`, `load_state_dict`, freezing, a layer exchanged, or a look at the raw module (`summary(model)`)."""
+    held = _owner(event.obj) or _owner(_start(flow, event.node))
+    if event.kind in ("set", "store") and held is not None:
+        # model.fc = nn.Linear(512, 10); the wrapper knows the parameters that it found when it was made
+        mine = module in (held, held.part_of, root(held))
+        return mine and not all(isinstance(o, Const) for o in event.value)
+    if event.kind == "method" and event.name in EXCHANGES and held is not None:
+        return module in (held, held.part_of, root(held))
+    if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
+        return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
+    if event.kind == "external" and event.name.startswith("torch.nn.init."):
+        drawn = [m for o in event.value for m in (o.modules if isinstance(o, Parameters) else (_owner(o),)) if m]
+        return module in map(root, drawn)  # nn.init.zeros_(model.fc.bias)
+    if event.kind == "method" and event.name in PREPARES and event.obj is not None:
+        return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
+    if event.kind == "external" or (
+        event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None
+    ):
+        if event.kind == "external" and _copies(event.name):
+            return False  # EMA(model): the copy is made of what every rank holds alike once the model is wrapped
+        given = [*event.extra.values()]
+        if keeps(event.name):
+            return False  # it is kept there, not looked into
+        return any(o is module for value in given for o in value) and not isinstance(event.obj, Class)
+    return False
+
+
+def _copies(name: str) -> bool:
+    return role_of(name) in ("copy", "copy-module") and not name.startswith("torch.jit.")
+
+
+def _owner(obj: Obj | None) -> Module | None:
+    """The module that an attribute chain starts from: `model` of `model.roi_heads.box_predictor`."""
+    while isinstance(obj, Method):
+        obj = obj.obj
+    return obj if isinstance(obj, Module) else None
+
+
+def _start(flow: Flow, node: cst.CSTNode) -> Obj | None:
+    """What the first name in a chain holds: `model` of `model.layers[0].fc`."""
+    if not isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
+        return None
+    while isinstance(node, (cst.Attribute, cst.Subscript, cst.Call)):
+        node = node.func if isinstance(node, cst.Call) else node.value
+    return next((o for o in flow.values.get(node, ()) if isinstance(o, (Module, Method))), None)
+
+
+def only_notes(event: Event) -> bool:
+    """`self.epoch = epoch`, `self.losses.append(loss)`: a number is kept, no layer exchanged."""
+    if event.kind in ("set", "store"):
+        return all(isinstance(o, (Data, Const)) for o in event.value)
+    return event.kind == "method" and isinstance(event.obj, (Seq, Dict))
