@@ -114,6 +114,25 @@ def test_what_one_process_cannot_do_is_no_difference(order: dict[str, Any], why:
 
 
 @pytest.mark.parametrize(
+    ("one", "batch_size", "status"),
+    [
+        (0.5, None, Status.NOT_TRIED),  # (3 * 0.4 + 1 * 0.8) / 4: each sample counts alike
+        (0.55, None, Status.FAILED),
+        (0.5, 2, Status.FAILED),
+    ],
+)
+def test_whole_batches_of_different_sizes_count_alike(one: float, batch_size: int | None, status: Status) -> None:
+    def rank(value: float, *samples: int) -> list[dict[str, Any]]:
+        read = {**ORDER, "batches": [list(samples)], "batch_size": batch_size}
+        return [read, {"kind": "loss", "number": 1, "step": 1, "value": value}, step(1), end()]
+
+    pair = Pair(trace(rank(0.4, 0, 1, 2), rank(0.8, 3)), trace(rank(one, 0, 1, 2, 3)), True)
+    found = {result.name: result for result in rows(pair)}["same_losses"]
+    assert found.status is status
+    assert ("each counts alike on the ranks" in found.sentence) is (status is Status.NOT_TRIED)
+
+
+@pytest.mark.parametrize(
     ("mine", "status"), [("0.1234567890123457", Status.HELD), ("0.1234577890123456", Status.FAILED)]
 )
 def test_numbers_that_are_printed_in_full_may_differ_as_losses_may(mine: str, status: Status) -> None:
@@ -195,6 +214,7 @@ def test_an_original_for_one_batch_size_is_compared_as_one_process(
     )
     assert asked == ["ranks", "original", "alone", "original"]
     assert found is not None
+    assert "both as one process" in found.head()
     results = {result.name: result for result in found.results}
     assert results["same_alone"].status is status
     assert results["same_losses"].status is Status.NOT_TRIED
@@ -221,6 +241,15 @@ def test_ranks_that_train_nothing_fail_against_an_original_that_trains(tmp_path:
     assert found is not None
     assert [(r.name, r.status) for r in found.results] == [("same_losses", Status.FAILED)]
     assert "makes no backward pass, the original 1 backward pass" in found.results[0].sentence
+    assert found.curve == ()  # there is nothing to hold the original's against
+
+
+def test_a_run_without_an_end_in_float64_is_not_said_to_have_run_in_float32(tmp_path: Path) -> None:
+    found, asked = _scripted(tmp_path, ranks=trace([step(1)], [step(1)], timed_out=True, timeout=60.0))
+    assert asked == ["ranks"]
+    assert found is not None
+    assert "(float64" in found.head()
+    assert "has no end after 60 s (give --max-steps)" in found.results[0].sentence
 
 
 def test_neither_trains(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class _Runs:
         self.scale, self.footing, self.apart = 1.0, list[str](), False
         ranks = self._run(double, None)
         if not ranks.ended_well:
-            return self._stopped("the converted script", ranks)
+            return self._stopped("the converted script", ranks, double)
         alone: dict[str, Any] = {"nproc": 1, "nnodes": 1, "alone": True, "cpu": ranks.backend != "nccl"}
         if not _trains(ranks):
             return self._untrained(double, alone)
@@ -151,7 +151,7 @@ class _Runs:
             one = self._weighed(ranks, one, plan, double, alone)
             self.footing += [footing] if self.apart else []
         if not one.ended_well:
-            given_up = self._stopped("the original, given the ranks' batches together,", one)
+            given_up = self._stopped("the original, given the ranks' batches together,", one, double)
             return given_up if one.timed_out else self._as_one_process(double, alone)
         pair = Pair(ranks, one, double, self.scale, "; ".join(self.footing))
         single = self._run(double, plan, **alone)
@@ -179,14 +179,14 @@ class _Runs:
         one = self._run(double, None, script=self.original, **alone)
         self.why = "the converted script makes no backward pass"
         if not (one.ended_well and _trains(one)):
-            return self.given_up()
+            return self.given_up(double)
         made = count(len(one.ranks[0].of(Loss)), "backward pass")
         return self._equivalence(Pair(one, one, double), (failed("same_losses", f"{self.why}, the original {made}"),))
 
-    def _stopped(self, who: str, trace: Trace) -> Equivalence | None:
+    def _stopped(self, who: str, trace: Trace, double: bool) -> Equivalence | None:
         how = _how(trace)
         self.why = f"{who} {how}"
-        return self.given_up() if trace.timed_out else None
+        return self.given_up(double) if trace.timed_out else None
 
     def _as_one_process(self, double: bool, alone: dict[str, Any]) -> Equivalence | None:
         """The original takes no batches of several ranks: it is given those of one."""
@@ -202,12 +202,12 @@ class _Runs:
         one = self._run(False, None, script=self.original, nproc=1, nnodes=1, alone=True)
         if not one.ended_well:
             self.why += f"; the original does not run here either: by itself it {_how(one)}"
-        return self.given_up()
+        return self.given_up(False)
 
-    def given_up(self) -> Equivalence:
+    def given_up(self, double: bool) -> Equivalence:
         """Neither in float64 nor in float32, or not in time."""
         told = untried("same_losses", f"not compared: {self.why}")
-        return Equivalence(self.shown, self.launch.nproc, False, self.still, (told,))
+        return Equivalence(self.shown, self.launch.nproc * self.launch.nnodes, double, self.still, (told,))
 
     def _equivalence(self, pair: Pair, results: tuple[Result, ...]) -> Equivalence:
         curve = [(loss.step, loss.one, loss.mean) for loss in pair.losses if pair.one is not pair.ranks]

@@ -54,15 +54,11 @@ def of_loss(pair: Pair, loss: LossPair) -> Cause:
         return ratio
     if one and any(n > 1 and _is(mean / one, n, 1e-4) for sizes in pair.sizes[:1] for n in sizes):
         return Cause("it is a mean over the batch in the original, and a sum here", ("DDP505",))
-    sizes = pair.sizes[loss.number - 1] if len(pair.sizes) >= loss.number else []
-    whole = sum(sizes)
-    if len(set(sizes)) > 1 and whole:
-        weighted = math.fsum(n * v for n, v in zip(sizes, values, strict=False)) / whole
-        if pair.near(weighted, one):
-            told = ", ".join(map(str, sizes))
-            return Cause(
-                f"the ranks' batches are not equally large ({told}), and a mean of means is not the mean", ("DDP301",)
-            )
+    if sizes := pair.unequal(loss):
+        told = ", ".join(map(str, sizes))
+        return Cause(
+            f"the ranks' batches are not equally large ({told}), and a mean of means is not the mean", ("DDP301",)
+        )
     if min(values) - 1e-12 <= one <= max(values) + 1e-12:
         return Cause(
             "the loss is a mean over something of which the ranks have different amounts (a mask, ignore_index, "

@@ -94,6 +94,15 @@ class Pair:
         """How many samples each rank had at each batch of its training passes, one behind the other."""
         return [counts for passes in orders(self.ranks).values() for counts in joined(passes)[1]]
 
+    def unequal(self, loss: LossPair) -> list[int]:
+        """The sizes of the ranks' batches, where the loss of one process is the ranks' by how many samples each has."""
+        sizes = self.sizes[loss.number - 1] if len(self.sizes) >= loss.number else []
+        values = [value for value in loss.ranks if value is not None]
+        if len(set(sizes)) < 2 or len(values) != len(sizes) or loss.one is None:
+            return []
+        weighted = math.fsum(n * v for n, v in zip(sizes, values, strict=True)) / sum(sizes)
+        return sizes if self.near(weighted, loss.one) else []
+
     @cached_property
     def padding(self) -> float:
         """How many of the samples that the ranks read in an epoch were padding, at most, as a share."""

@@ -11,7 +11,7 @@ from ..trace import Step, Trace
 from . import causes
 from .causes import Cause
 from .events import Gradients, Initial, Line, Loss, Order, OwnOrder, Parameters, Rates, Schedule, Weighed
-from .pair import Pair
+from .pair import LossPair, Pair
 from .plan import joined, orders
 from .printed import Different, compare_lines, near
 
@@ -266,6 +266,7 @@ _UNSTEPPED = "no optimizer stepped"
 _UNFED = "the batches come from no DataLoader, so one process cannot be given those of the ranks"
 _STREAM = "the batches come from a stream, so one process cannot be given those of the ranks"
 _PADDED = "samples are padded to the longest of their batch, and the ranks' batches together are longer"
+_UNEQUAL = "a sampler makes batches of different sizes (step {}): each counts alike on the ranks, and not each sample"
 #: what was done about it, where all of them could be put together on each rank
 TOGETHER = "the ranks' batches were padded to the longest of all ranks, as one process pads them"
 
@@ -277,7 +278,11 @@ def _incomparable(pair: Pair) -> str:
         return _UNFED
     if not all(p.collated for passes in found.values() for p in passes):
         return _STREAM
-    return _PADDED if padded_apart(pair.ranks) else ""
+    if padded_apart(pair.ranks):
+        return _PADDED
+    loss = _first_apart(pair)
+    dealt = any(p.batch_size is None for passes in found.values() for p in passes)
+    return _UNEQUAL.format(loss.step) if dealt and loss is not None and pair.unequal(loss) else ""
 
 
 def padded_apart(ranks: Trace) -> bool:
@@ -319,11 +324,15 @@ def of_one(pair: Pair) -> Result:
     return held(name, f"as one process it repeats the original, bit by bit, over {told}")
 
 
+def _first_apart(pair: Pair) -> LossPair | None:
+    known = (loss for loss in pair.losses if loss.mean is not None and loss.one is not None)
+    return next((x for x in known if not pair.near(x.mean or 0.0, x.one or 0.0)), None)
+
+
 def differ_by_weights(pair: Pair) -> str:
     """What is to be said where losses differ, and divide by the weights of their batch; empty elsewhere."""
     weighed = next(iter(pair.other.of(Weighed)), None)
-    differ = (x for x in pair.losses if x.mean is not None and x.one is not None and not pair.near(x.mean, x.one))
-    loss = next(differ, None)
+    loss = _first_apart(pair)
     if weighed is None or loss is None:
         return ""
     return (
