@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddpify.edits import AddImport, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.externals import role_of
+from ddpify.facts.intervals import intervals
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import FromLength, Loader
 from ddpify.facts.worldsize import counts_ranks
@@ -20,13 +22,17 @@ class ScheduleFromDataset(Rule):
 
     ## What it does
     Finds learning rate schedulers whose length is computed from `len(dataset)` (divided by a batch size) instead of the
-    loader's length.
+    loader's length, and what is done every so many steps (`if step % (len(dataset) // (2 * batch_size)) == 0:`).
 
     ## Why is this bad?
     With N ranks each makes one N-th of these steps: a warm-up lasts N times as long, a decay never ends.
 
     ## Fix
     Count with the sharded loader: `epochs * len(train_loader)`.
+
+    ## Edit
+    An interval is divided by the number of processes, too: it stays the same part of an epoch. A schedule is left for
+    you to change.
 
     ## When not
     With `--global-batch keep` a rank makes as many steps as one process did. `len(loader)` of the sharded loader is the
@@ -90,6 +96,32 @@ class ScheduleFromDataset(Rule):
             """,
             gives=("total_steps=3 * len(data) // 2)",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset, random_split
+            torch.manual_seed(0)
+            data = TensorDataset(torch.rand(40, 4))
+            held_out = int(len(data) * 0.2)
+            n_train = len(data) - held_out
+            train_set, val_set = random_split(data, [n_train, held_out])
+            size = 2
+            loader = DataLoader(train_set, batch_size=size)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            step = 0
+            for epoch in range(3):
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+                    step += 1
+                    every = n_train // (2 * size)
+                    if every > 0 and step % every == 0:
+                        print("half an epoch more, at step", step)
+            """,
+            gives=("        every = n_train // (2 * size * dist.get_world_size())",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -98,6 +130,7 @@ class ScheduleFromDataset(Rule):
         sharded = facts.converting or any(shared_out(loader) for loader in facts.roles.training_loaders)
         if not sharded:
             return
+        yield from self.intervals(facts) if facts.converting else ()
         for e in facts.flow.log.of("external"):
             if role_of(e.name) != "scheduler" or not isinstance(e.node, cst.Call) or e.seq >= facts.flow.main_end:
                 continue
@@ -115,3 +148,19 @@ class ScheduleFromDataset(Rule):
                         left="count the steps of a rank: use len(loader) of the training loader",
                         severity=Severity.WARNING,
                     )
+
+    def intervals(self, facts: Facts) -> Iterator[Finding]:
+        """`n_train // (2 * batch_size)` steps are N times as much of an epoch where N ranks make them."""
+        for source, division in intervals(facts):
+            if not facts.editable(source):
+                continue
+            size, world = division.right, f"{facts.names_of(source)['dist']}.get_world_size()"
+            product = f"{source.code(size)} * {world}"
+            yield self.finding(
+                source,
+                division,
+                f"`{source.code(division)}` counts the steps of one process",
+                Replace(source, size, product if size.lpar else f"({product})"),
+                AddImport(source, "dist"),
+                reason="the same part of an epoch as before",
+            )

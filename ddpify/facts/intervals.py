@@ -1,0 +1,57 @@
+"""Tests in a training loop in, the intervals out that count the steps of one process: `n_train // (2 * batch_size)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.contents import origins
+from ddpify.facts.dependencies import bindings, bound_names, named, read_names
+from ddpify.facts.values import Dataset, FromLength, Obj, Value
+from ddpify.facts.worldsize import counts_ranks
+from ddpify.source import Source, dotted, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+
+def intervals(facts: Facts) -> Iterator[tuple[Source, cst.BinaryOperation]]:
+    """Each division that computes, from the length of the training set, after how many steps something is done."""
+    trained = {id(o) for loader in facts.roles.training_loaders for o in _sets(loader.dataset, 4)}
+    seen = set[int]()
+    for p in facts.roles.passes:
+        node, frame = p.loop.node, p.start.frame
+        if not p.training or not isinstance(node, cst.For) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        counted = bound_names(node.target).union(*(b.targets for b in bindings(node.body)))
+        for test in (n.test for n in walk(node.body) if isinstance(n, cst.If)):
+            for part in (test, *walk(test)):
+                if not isinstance(part, cst.BinaryOperation) or not isinstance(part.operator, cst.Modulo):
+                    continue
+                division = _division(frame.source, frame.node, part.right)
+                if division is None or not read_names(part.left) & counted or id(division) in seen:
+                    continue
+                lengths = [o.of for o in origins(facts.flow.values.get(division, ())) if isinstance(o, FromLength)]
+                if lengths and all(id(o) in trained for o in lengths) and not counts_ranks(facts, division, frame):
+                    seen.add(id(division))
+                    yield frame.source, division
+
+
+def _division(source: Source, scope: cst.CSTNode, node: cst.BaseExpression) -> cst.BinaryOperation | None:
+    """`n // size`, where it stands or where the only statement gives the name its value."""
+    if named(node):
+        made = [b.node for b in bindings(scope) if dotted(node) in b.targets]
+        only = made[0] if len(made) == 1 else None
+        node = only.value if isinstance(only, cst.Assign) and len(only.targets) == 1 else node
+    return node if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide) else None
+
+
+def _sets(value: Value, depth: int) -> Iterator[Obj]:
+    """A dataset, and those that it is a part of."""
+    for obj in value if depth else ():
+        yield obj
+        if isinstance(obj, Dataset):
+            yield from _sets(obj.of, depth - 1)
