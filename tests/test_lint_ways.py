@@ -413,6 +413,26 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP105"},
     ),
+    "a launcher of the project spawns what loads a file, or calls it": (
+        """
+        import torch.multiprocessing as mp
+
+        def start(run, at, function):
+            function(at)
+
+        def launch(function, count):
+            if count > 1:
+                mp.spawn(start, nprocs=count, args=(start, 0, function))
+            else:
+                function(0)
+
+        def load(at):
+            net.load_state_dict(torch.load("net.pt"))
+
+        launch(load, world)
+        """,
+        {"DDP105"},
+    ),
     "rank 0 alone loads a file": (
         """
         if rank == 0:

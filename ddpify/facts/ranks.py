@@ -99,6 +99,12 @@ def never_with_others(event: Event, flow: Flow) -> bool:
     return alone(event.node, event.frame) or (bool(ways) and all(map(any, ways)))
 
 
+def of_no_caller(event: Event, flow: Flow) -> bool:
+    """In a function that nothing of the program calls, and that has nothing to do with ranks: another script's."""
+    chains = [list(chain) for chain in event.frame.chains()]
+    return bool(chains) and all(ranks(flow).single.for_others(event, chain) for chain in chains)
+
+
 def depends_on_rank(node: cst.CSTNode, frame: Frame, flow: Flow) -> bool:
     """Whether an expression differs from rank to rank because of the rank: `f"log_{rank}.txt"`, `rank == 0`."""
     return ranks(flow).differs(node, frame)

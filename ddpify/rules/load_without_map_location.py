@@ -13,7 +13,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.ranks import depends_on_rank, guarded
+from ddpify.facts.ranks import depends_on_rank, of_no_caller, on_some_ranks
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Const, Device, Value
@@ -118,7 +118,9 @@ class LoadWithoutMapLocation(Rule):
             return True
         if maps_beside(call) or (path is not None and from_cpu(facts, path, frames)):
             return True
-        return bool(call.events) and all(in_workers(facts, e) or guarded(e, facts.flow) for e in call.events)
+        return bool(call.events) and all(
+            in_workers(facts, e) or on_some_ranks(e, facts.flow) or of_no_caller(e, facts.flow) for e in call.events
+        )
 
     def given(self, call: Outside, given: cst.BaseExpression | None, value: str) -> Edit:
         """`map_location=value`"""
