@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+import ddpify.verify
+from ddpify.rules import all_rules
 from ddpify.verify.checks import Check, Result, Status, all_checks, run_checks
 from ddpify.verify.trace import Trace
 from tests.verify.traces import GONE, INIT, WRAP, Line, drawn, end, evaluated, forward, meets, over, step, trace
@@ -71,6 +77,7 @@ BAD: list[tuple[str, str, Trace]] = [
         "no end after 5 s",
         trace(*[[step(1, time=97.0), step(2, time=97.1)]] * 2, timed_out=True, timeout=5.0, deadline=100.0),
     ),
+    ("ends_in_time", "give a longer --timeout", trace([], [], timed_out=True, timeout=5.0, deadline=100.0)),
     ("ends_in_time", "rank 1 ended without a word", trace([end()], [INIT])),
     ("wrapped", "rank 0 trains at train.py:45 without", trace([step(1)], [step(1)])),
     ("wrapped", "rank 1 trains at train.py:45 without", trace([WRAP, step(1)], [step(1)])),
@@ -300,6 +307,20 @@ def test_fails_on_the_harm(name: str, words: str, run: Trace) -> None:
     assert words in result.sentence
 
 
+def test_the_rules_that_verify_names_are_there() -> None:
+    """`ddpify explain` is what the report sends its reader to."""
+    known = {rule.code for rule in all_rules()}
+    texts = [path.read_text() for path in (Path(ddpify.verify.__file__).parent).rglob("*.py")]
+    assert {code for text in texts for code in re.findall(r"DDP[0-9]{3}", text)} <= known
+
+
+def test_what_argparse_said_stands_beside_its_exit() -> None:
+    run = trace([end("exit", error="SystemExit: 2", at="train.py:9")])
+    said = replace(run.ranks[0], stderr="usage: train.py\ntrain.py: error: unrecognized arguments: --bogus\n")
+    found = _result("ends_in_time", replace(run, ranks=(said,)))
+    assert found.sentence.endswith("SystemExit: 2 (train.py: error: unrecognized arguments: --bogus)")
+
+
 def test_every_check_has_a_bad_trace() -> None:
     assert {cls.name() for cls in all_checks()} == {name for name, _, _ in BAD}
 
@@ -323,7 +344,7 @@ def test_not_tried_where_there_was_nothing_to_see(cls: type[Check]) -> None:
 def test_says_what_it_holds(cls: type[Check]) -> None:
     doc = cls.__doc__ or ""
     assert "Contract" in doc
-    assert all(code.startswith("DDP") for code in cls.likely)
+    assert set(cls.likely) <= {rule.code for rule in all_rules()}
 
 
 @pytest.mark.parametrize(

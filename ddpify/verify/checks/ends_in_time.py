@@ -20,7 +20,7 @@ _CAUSES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"FileExistsError", ("DDP403",)),
     (r"FileNotFoundError|PytorchStreamReader|zip archive|UnpicklingError|Ran out of input", ("DDP404", "DDP401")),
     (r"EOFError", ("DDP402",)),
-    (r"Connection closed|Timed out waiting|Broken pipe|Connection reset", ("DDP502", "DDP503", "DDP304")),
+    (r"Connection closed|Timed out waiting|Broken pipe|Connection reset", ("DDP512", "DDP503", "DDP304")),
 )
 _SLACK = 0.5  # seconds
 
@@ -43,6 +43,13 @@ def _still_training(rank: RankTrace, deadline: float) -> bool:
     return slowest is not None and deadline - times[-1] < 2 * slowest + _SLACK
 
 
+def _last_words(rank: RankTrace) -> str:
+    """What argparse says before it exits: the line of the error has only a number."""
+    said = rank.stderr.strip().splitlines()
+    ended_itself = rank.end is not None and rank.end.error.startswith("SystemExit")
+    return f" ({said[-1].strip()})" if ended_itself and said else ""
+
+
 class EndsInTime(Check):
     """Every rank comes to its end, without an error and within the time.
 
@@ -51,14 +58,14 @@ class EndsInTime(Check):
     """
 
     section = "1.6"
-    likely = ("DDP502", "DDP503", "DDP304")
+    likely = ("DDP512", "DDP503", "DDP304")
 
     def check(self, trace: Trace) -> Result:
         """Look at how each rank ended."""
         broken = first_error(trace)
         if broken is not None and broken.end is not None:
             lines = broken.end.error.splitlines() or ["an error without a message"]
-            sentence = f"rank {broken.rank} stopped{at(broken.end.at)}: {lines[0]}"
+            sentence = f"rank {broken.rank} stopped{at(broken.end.at)}: {lines[0]}{_last_words(broken)}"
             return self.failed(sentence, likely=likely_rules(broken.end.error))
         if trace.timed_out:
             return self._late(trace)
@@ -76,6 +83,8 @@ class EndsInTime(Check):
         left = [r for r in trace.ranks if not r.ended_well]
         stands = "; ".join(f"rank {r.rank} stood at {r.standing or 'an unknown line'}" for r in left)
         time = f"after {trace.timeout:g} s"
+        if not any(r.events for r in trace.ranks):
+            return self.failed(f"no rank had begun with the script {time}: give a longer --timeout", likely=())
         if left and all(_still_training(r, trace.deadline) for r in left):
             advice = "give --max-steps or a longer --timeout"
             return self.failed(f"every rank was still training {time}: {advice} ({stands})", likely=())

@@ -17,7 +17,7 @@ class SameCollectives(Check):
     """
 
     section = "2.3"
-    likely = ("DDP502", "DDP204", "DDP503")
+    likely = ("DDP512", "DDP204", "DDP503")
 
     def check(self, trace: Trace) -> Result:
         """Compare the k-th collective of each rank with that of rank 0."""

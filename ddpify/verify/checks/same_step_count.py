@@ -15,7 +15,7 @@ class SameStepCount(Check):
     """
 
     section = "2.3"
-    likely = ("DDP503", "DDP301", "DDP502")
+    likely = ("DDP503", "DDP301", "DDP512")
 
     def check(self, trace: Trace) -> Result:
         """Compare the counts of ranks that ended; a rank that was killed proves nothing by having fewer."""
