@@ -83,7 +83,7 @@ def verify(
         seconds=time.monotonic() - begun,
         cpu_fallback=trace.backend != "nccl",
         equivalence=equivalence,
-        failure=describe_failure(trace, results),
+        failure=describe_failure(trace, results, synthetic=synthetic),
         curves=loss_curves(trace),
         standins=made_up(trace),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,10 @@ _MARKS = {
     Status.NOT_TRIED: ("not tried", "dim"),
 }
 _LAST_LINES = 15
+#: what torch, torchvision, datasets and Python say of data that they cannot find, or load from the network
+_NOT_HERE = re.compile(
+    r"FileNotFoundError|No such file|[Nn]ot found|[Dd]ownload|urlopen|Name or service|ConnectionError|HTTPError|offline"
+)
 SCHEMA = 1  # of to_json: a key may be added; one that changes its meaning, or goes, makes this 2
 
 
@@ -162,7 +167,13 @@ def _of_rank(rank: RankTrace, first: RankTrace | None) -> list[str]:
     return parts
 
 
-def describe_failure(trace: Trace, results: tuple[Result, ...]) -> str:
+def _wants_data(trace: Trace, first: RankTrace | None) -> bool:
+    """Did a rank stop before any step for a file, or an address, that is not there?"""
+    error = first.end.error if first is not None and first.end is not None else ""
+    return not any(rank.steps for rank in trace.ranks) and _NOT_HERE.search(error) is not None
+
+
+def describe_failure(trace: Trace, results: tuple[Result, ...], *, synthetic: bool = True) -> str:
     """Ranks, tracebacks, where each stood, and the last words; empty where nothing failed."""
     if not any(result.status is Status.FAILED for result in results):
         return ""
@@ -177,4 +188,6 @@ def describe_failure(trace: Trace, results: tuple[Result, ...]) -> str:
         parts.append(f"torchrun said last:\n{_last(trace.log)}")
     if trace.ranks and trace.ranks[0].stdout.strip():
         parts.append(f"rank 0 printed last:\n{_last(trace.ranks[0].stdout)}")
+    if not synthetic and _wants_data(trace, first):
+        parts.append("if this is for data that is not on this machine: --synthetic makes up small data in its place")
     return "\n".join(parts)

@@ -67,6 +67,24 @@ def test_the_failure_names_rank_traceback_line_and_rule() -> None:
     assert "Not tried: nccl" in shown
 
 
+@pytest.mark.parametrize(
+    ("error", "steps", "synthetic", "said"),
+    [
+        ("RuntimeError: Error downloading train-images.gz", 0, False, True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'", 0, False, True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'best.pt'", 1, False, False),  # after the training
+        ("RuntimeError: Error downloading train-images.gz", 0, True, False),
+        ("ValueError: no", 0, False, False),
+    ],
+)
+def test_where_data_is_not_there_the_option_that_makes_it_up_is_named(
+    error: str, steps: int, synthetic: bool, said: bool
+) -> None:
+    run = trace([*[step(1)] * steps, end("error", error=error, at="train.py:9")])
+    told = describe_failure(run, run_checks(run), synthetic=synthetic)
+    assert ("--synthetic" in told) is said
+
+
 def test_a_good_run_has_no_failure_and_json_says_the_same() -> None:
     report = _report(trace([step(1, outside=0), end()], max_steps=1))
     data = json.loads(json.dumps(report.to_json()))
