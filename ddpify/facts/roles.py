@@ -38,6 +38,8 @@ class EpochLoop:
     batch_loop: Loop
     #: frames from the epoch loop's own down to the batch loop's, with the statement that leads on in each
     way: tuple[tuple[Frame, cst.CSTNode], ...]
+    #: the loops around that one
+    outer: tuple[Loop, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +195,8 @@ def _epoch_loops(flow: Flow, roles: Roles) -> Iterator[EpochLoop]:
                 first = flat[outer][1] if outer >= 0 else 0
                 way = tuple((steps[i][0], steps[i][1]) for i in range(first, flat[inner][1] + 1))
                 way = (*way[:-1], (steps[flat[inner][1]][0], flat[inner][0].node))
-                yield EpochLoop(loader, flat[outer][0] if outer >= 0 else None, flat[inner][0], way)
+                around = tuple(loop for loop, _ in flat[: max(outer, 0)])
+                yield EpochLoop(loader, flat[outer][0] if outer >= 0 else None, flat[inner][0], way, around)
 
 
 def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:

@@ -9,11 +9,11 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, InsertBefore
 from ddpify.facts import Facts
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import constants, origins
 from ddpify.facts.frames import Event
 from ddpify.facts.roles import EpochLoop, expression_for, loaders_in
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import FromBatch, Loader
+from ddpify.facts.values import Ext, FromBatch, Loader, Site
 from ddpify.rules._base import Finding, Rule
 from ddpify.source import Source, walk
 
@@ -116,6 +116,21 @@ def remade(epoch: EpochLoop) -> bool:
     return loop is not None and any(lp.node is loop.node for loops in made.loops_around() for lp in loops)
 
 
+def begins_again(facts: Facts, epoch: EpochLoop) -> bool:
+    """`for epoch in ...: for net in nets: train(net, loader)`: the inner loop counts from 0 in each turn of the outer.
+
+    Where a turn of the outer loop has a loader or a model of its own, it is another training.
+    """
+    sites = [epoch.loader.site, *(m.site for m in facts.roles.trained)]
+    return any(lp.element is None and not any(_made_in(lp.node, s) for s in sites) for lp in epoch.outer)
+
+
+def _made_in(node: cst.CSTNode, site: Site) -> bool:
+    """Whether an object is made in a loop, or in a function that is called there."""
+    ways = [(site.source, site.node), *((e.frame.source, e.stmt) for c in site.frame.chains() for e in c)]
+    return any(node in source.ancestors(at) for source, at in ways if at in source.parents)
+
+
 def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
     """`loader.sampler.set_epoch(epoch)`; where nothing counts the passes, the sampler does."""
     known = loader_facts(facts, loader)
@@ -160,3 +175,15 @@ def counted(rule: Rule, facts: Facts, found: Pass, loop: cst.CSTNode, place: cst
         InsertBefore(found.source, place, (f"{count} += 1", line)),
         reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
     )
+
+
+def is_once(facts: Facts, loop: cst.CSTNode) -> bool:
+    """`for epoch in range(1):` has one order."""
+    call = loop.iter if isinstance(loop, cst.For) else None
+    if not isinstance(call, cst.Call) or not 1 <= len(call.args) <= 2:
+        return False
+    if not any(isinstance(o, Ext) and o.name == "builtins.range" for o in facts.flow.values.get(call.func, ())):
+        return False
+    ends = [constants(facts.flow.values.get(a.value, ())) for a in call.args]
+    numbers = [e[0] for e in ends if e is not None and len(e) == 1 and isinstance(e[0], int)]
+    return len(numbers) == len(call.args) and len(range(*numbers)) <= 1

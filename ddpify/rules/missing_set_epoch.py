@@ -14,9 +14,9 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Ext, Loader, Sampler, Scheduler
+from ddpify.facts.values import Loader, Sampler, Scheduler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._passes import counted, drawn, one_by_one, passes, remade, set_epoch
+from ddpify.rules._passes import begins_again, counted, drawn, is_once, one_by_one, passes, remade, set_epoch
 from ddpify.source import walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
@@ -151,7 +151,7 @@ class MissingSetEpoch(Rule):
             elif (
                 not self.is_set(facts, epoch)
                 and facts.editable(epoch.loop.frame.source)
-                and not _is_once(facts, epoch.loop.node)
+                and not is_once(facts, epoch.loop.node)
                 and _steps_in(facts, epoch.batch_loop.node)
             ):
                 name = next(
@@ -187,6 +187,10 @@ class MissingSetEpoch(Rule):
         assert epoch.loop is not None
         node = epoch.loop.node
         several = self.one_of_several(facts, epoch)
+        again = self.by_passes(facts, epoch) if begins_again(facts, epoch) and not several else None
+        if again is not None:
+            yield again
+            return
         for at, (frame, stmt) in enumerate(epoch.way):
             if not facts.editable(frame.source) or (several and frame is not epoch.batch_loop.frame):
                 continue
@@ -347,15 +351,3 @@ def _steps_in(facts: Facts, loop: cst.CSTNode) -> bool:
     steps = [e for e in facts.flow.log.of("method") if e.name == "step" and not isinstance(e.obj, Scheduler)]
     inside = (lp.node for e in steps for loops in e.all_loops() for lp in loops)
     return not steps or any(node is loop for node in inside)
-
-
-def _is_once(facts: Facts, loop: cst.CSTNode) -> bool:
-    """`for epoch in range(1):` has one order."""
-    call = loop.iter if isinstance(loop, cst.For) else None
-    if not isinstance(call, cst.Call) or not 1 <= len(call.args) <= 2:
-        return False
-    if not any(isinstance(o, Ext) and o.name == "builtins.range" for o in facts.flow.values.get(call.func, ())):
-        return False
-    ends = [constants(facts.flow.values.get(a.value, ())) for a in call.args]
-    numbers = [e[0] for e in ends if e is not None and len(e) == 1 and isinstance(e[0], int)]
-    return len(numbers) == len(call.args) and len(range(*numbers)) <= 1

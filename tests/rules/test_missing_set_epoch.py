@@ -243,3 +243,38 @@ def test_a_loader_that_a_function_makes_in_each_epoch_has_another_order_each_tim
     head = "".join(line for line in SCRIPT.partition("def train_epoch")[0].splitlines(True) if "loader =" not in line)
     text = edited(head + IN_A_FUNCTION.format(given=given), CODE).text
     assert f"    loader.sampler.set_epoch({number})\n    for (x,) in loader:" in text
+
+
+ENSEMBLE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(net, optimizer):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+nets, optimizers = [], []
+for _ in range(3):
+    nets.append(nn.Linear(4, 1))
+    optimizers.append(torch.optim.SGD(nets[-1].parameters(), lr=0.1))
+for epoch in range(4):
+    for i, (net, optimizer) in enumerate(zip(nets, optimizers)):
+        train(net, optimizer)
+"""
+
+
+def test_a_loop_that_counts_from_0_in_each_epoch_counts_no_passes() -> None:
+    """Each model would see the same order in every epoch."""
+    text = edited(ENSEMBLE, CODE).text
+    assert "        loader.sampler.set_epoch(loader.sampler.epoch + 1)\n        train(net, optimizer)" in text
+
+
+def test_a_training_for_each_rate_has_epochs_of_its_own() -> None:
+    loops = "for rate in (0.1, 0.01):\n    net = nn.Linear(4, 1)\n    for epoch in range(4):\n        train(net, "
+    made = "torch.optim.SGD(net.parameters(), lr=rate))\n"
+    text = edited(ENSEMBLE[: ENSEMBLE.index("nets,")] + loops + made, CODE).text
+    assert "        loader.sampler.set_epoch(epoch)\n        train(net, " in text
