@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.batchsize import relation
-from ddpify.facts.contents import data_of
+from ddpify.facts.contents import constants, data_of
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.handmade import Columns, Turns, hand_fed
 from ddpify.facts.loops import Accumulator, LoopFacts, read_after
 from ddpify.facts.roles import Pass
+from ddpify.facts.sharding import loader_facts
 from ddpify.facts.shares import problem
 from ddpify.facts.starts import adds_to_itself, base_of, fixed_item, is_fresh, same_object
-from ddpify.facts.values import Site, Thing, Value
+from ddpify.facts.values import Data, Loader, Site, Thing, Value
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -96,7 +97,12 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
         parts = [d for _, _, d in found]
         if not parts or any(p.form == "str" for p in parts):
             continue
-        aggs = {relation(facts, known.loader, f, n, d.agg) if known.training else d.agg for f, n, d in found}
+        rows = any(lp.node is not known.node and id(lp.node) in inside for e in adds for lp in e.loops)
+        aggs = {
+            relation(facts, known.loader, f, n, agg) if known.training else agg
+            for f, n, d in found
+            for agg in ["other" if not rows and _is_one_number(facts, known, n, d) else d.agg]
+        }
         agg = aggs.pop() if len(aggs) == 1 else "other"
         tensor = any(p.form == "tensor" for p in parts)
         read = read_after(known, base_of(target), inside)
@@ -112,6 +118,17 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 tuple(n for _, n, _ in found),
             )
         )
+
+
+def _is_one_number(facts: Facts, known: LoopFacts, node: cst.BaseExpression, added: Data) -> bool:
+    """`kld.item()` of `kld.sum(1).mean(0)`: of a batch of several samples it is a sum or a mean, whichever."""
+    parts = [n.func.attr.value for n in walk(node) if isinstance(n, cst.Call) and isinstance(n.func, cst.Attribute)]
+    if added.agg != "sample" or not ("item" in parts or added.form in ("number", "float", "int")):
+        return False
+    loader = loader_facts(facts, known.loader) if isinstance(known.loader, Loader) else None
+    size = loader.batch_size if loader is not None else None
+    held = constants(facts.flow.values.get(size, ())) if size is not None else None
+    return loader is not None and size is not None and held != [1]
 
 
 def augmented(facts: Facts, frame: Frame, events: list[Event], depth: int = 4) -> Iterator[Event]:

@@ -237,3 +237,47 @@ def test_what_grows_and_stays_one_rank_s_is_said(start: str, grows: str) -> None
 def test_a_list_of_samples_is_put_together_however_it_grows(grows: str) -> None:
     done = convert_source(Source(Path("train.py"), GROWN.format(start="[]", grows=grows).encode()))
     assert "    seen[:] = gather_list(seen)\n" in done.text
+
+
+DIVERGENCE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Coder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+    def forward(self, x):
+        return self.fc(x)
+    def losses(self, out, weight):
+        spread = torch.mean(-0.5 * torch.sum(1 + out - out ** 2, dim=1), dim=0)
+        fit = nn.functional.mse_loss(out, torch.zeros_like(out))
+        return {"fit": fit, "spread": spread.detach(), "loss": fit + weight * spread}
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+held = DataLoader(TensorDataset(torch.ones(6, 4)), batch_size=2)
+net = Coder()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    fit, spread, loss, later = 0.0, 0.0, 0.0, 0.0
+    for (x,) in loader:
+        found = net.losses(net(x), 0.1)
+        found["loss"].backward()
+        optimizer.step()
+        fit += found["fit"].item() / len(loader)
+        spread += found["spread"].item() / len(loader)
+        loss += found["loss"].item() / len(loader)
+    with torch.no_grad():
+        for (x,) in held:
+            later += net.losses(net(x), 0.1)["spread"].item()
+    print(fit, spread, loss, later / len(held))
+"""
+
+
+def test_a_number_that_was_reduced_over_one_axis_after_the_other_is_no_sum_of_samples() -> None:
+    """The divergence of a variational autoencoder was as many times too large as there are ranks."""
+    done = convert_source(Source(Path("train.py"), DIVERGENCE.encode()))
+    assert "    fit, spread, loss = all_reduce_mean(fit, spread, loss)\n" in done.text
+    assert "all_reduce_sum(later" not in done.text
+    assert any("every rank evaluates the whole" in f.message for f in done.plan.notes)
