@@ -26,10 +26,11 @@ def _cut(node: cst.Subscript) -> str | None:
         case cst.Name(value=name), cst.Slice(lower=lower, upper=None, step=None) if _is_length(lower):
             return name
         case (
-            cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="split")), args=[first, _]),
+            cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="split")), args=[first, most]),
             cst.Index(value=cst.Integer(value="1")),
         ) if isinstance(first.value, cst.SimpleString) and first.value.evaluated_value in (".", _PREFIX):
-            return name
+            # of split(".", 2) the second part is in the middle of the key
+            return name if isinstance(most.value, cst.Integer) and most.value.value == "1" else None
     return None
 
 
@@ -48,7 +49,23 @@ def _is_looped(source: Source, node: cst.CSTNode, name: str) -> bool:
         part = above if isinstance(above, cst.For) else getattr(above, "for_in", None)
         target = part.target if isinstance(part, (cst.For, cst.CompFor)) else None
         if target is not None and any(isinstance(n, cst.Name) and n.value == name for n in walk(target)):
-            return True
+            return part is not None and _goes_through_keys(above, part.iter, name)
+    return False
+
+
+def _goes_through_keys(loop: cst.CSTNode, over: cst.BaseExpression, name: str) -> bool:
+    """`for k, v in state.items()`, `for k in list(state)` with `state[k]` in it; not `for name in os.listdir(d)`."""
+    calls = [n.func for n in walk(over) if isinstance(n, cst.Call)]
+    if any(isinstance(f, cst.Attribute) and f.attr.value in ("items", "keys") for f in calls):
+        return True
+    names = {n.value for n in walk(over) if isinstance(n, cst.Name)}
+    for node in walk(loop):
+        match node:
+            case cst.Subscript(
+                value=cst.Name(value=of),
+                slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Name(value=key)))],
+            ) if of in names and key == name:
+                return True
     return False
 
 

@@ -105,3 +105,20 @@ def test_what_is_multiplied_by_the_number_of_gpus() -> None:
     """
     text = script(before=start).replace("for (x,) in loader:\n        loss", "for (x,) in points:\n        loss")
     assert "if count > 1:\n    pass\npoints = DataLoader(" in edited(text, CODE).text
+
+
+@pytest.mark.parametrize(
+    ("loop", "cut"),
+    [
+        ("for k, v in state.items():\n    new[k[7:]] = v", True),
+        ("for k in list(state):\n    new[k.split('.', 1)[1]] = state[k]", True),
+        ("for k, v in state.items():\n    new['layer.' + k.split('.', 2)[1]] = v", False),
+        ("for name in os.listdir('data'):\n    new[name[7:]] = name", False),
+    ],
+)
+def test_only_keys_lose_their_prefix(loop: str, cut: bool) -> None:
+    load = f"state, new = torch.load('old.pt'), {{}}\n{loop}\n"
+    text = SCRIPT.replace("import torch\n", "import os\nimport torch\n", 1).replace(
+        "net = nn.Data", load + "net = nn.Data"
+    )
+    assert ("startswith" in edited(text, CODE).text) == cut
