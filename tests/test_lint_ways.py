@@ -672,3 +672,24 @@ def test_a_function_that_another_script_calls_is_its_own(tmp_path: Path) -> None
     root = check_root(train, Task(Settings(ignore=("DDP222",))))
     said = [(s.name, p.line, p.code) for s in root.files.values() for p in s.problems]
     assert said == [("tools.py", 9, "DDP105")] or said == [(str(tmp_path / "tools.py"), 9, "DDP105")]
+
+
+#: lines of output -> whether DDP402 reports them
+OUTPUT = {
+    "from tqdm import tqdm\nfor _ in tqdm(range(3), disable=True):\n    pass": False,
+    "from tqdm import tqdm\nfor _ in tqdm(range(3), disable=False):\n    pass": True,
+    "assert world > 0, print('no ranks')": False,
+    "import logging\ntry:\n    train(model, 0)\nexcept Exception:\n    logging.error('it failed')\n    raise": False,
+    "import logging\ntry:\n    train(model, 0)\nexcept Exception:\n    logging.error('it failed')": True,
+    "import logging\nlevel = logging.INFO\nif rank != 0:\n    level = logging.ERROR\n"
+    "logging.basicConfig(level=level, filename=f'{rank}.log')\nlogging.info('begun')": False,
+    "import logging\nlevel = logging.INFO\n"
+    "logging.basicConfig(level=level, filename=f'{rank}.log')\nlogging.info('begun')": True,
+}
+
+
+@pytest.mark.parametrize("code", OUTPUT)
+def test_output_of_every_rank(code: str) -> None:
+    source = Source(Path("train.py"), f"{HEAD}{code}\n{TAIL}".encode())
+    found = check(source, "train.py", Task(Settings(select=("DDP402",)))).problems
+    assert bool(found) is OUTPUT[code], [p.message for p in found]

@@ -168,7 +168,7 @@ class UnguardedOutput(Rule):
         by_rank = self.logging_by_rank(facts, talk)
         for t in talk:
             source = t.call.source
-            quiet = t.kind in _NOT_RANKS or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
+            quiet = t.kind in _NOT_RANKS or _is_off(t) or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
             stmt = holding(source, t.call.node)
@@ -209,6 +209,8 @@ class UnguardedOutput(Rule):
         stmt = holding(source, t.call.node)
         if stmt is None:
             return False
+        if not facts.converting and (isinstance(stmt, cst.Assert) or _in_handler_that_raises(source, stmt)):
+            return True
         test = next((a for a in source.ancestors(stmt) if isinstance(a, cst.If)), None)
         ends = any(_fails(source, s) for s in following(source, stmt))
         if not facts.converting:
@@ -299,9 +301,30 @@ class UnguardedOutput(Rule):
         """Whether levels or handlers are set by rank somewhere."""
         for e in facts.flow.log.of("external", "method"):
             settings = e.name.startswith("logging.") or e.name in _SETTINGS
+            level = [a.value for a in e.node.args if _is_level(a)] if isinstance(e.node, cst.Call) and settings else []
+            if any(depends_on_rank(value, e.frame, facts.flow) for value in level):
+                return True  # basicConfig(level=level, filename="train.log")
             told = not e.name.startswith("loguru.") and any(e in t.call.events for t in talk)
             if settings and isinstance(e.node, cst.Call) and not told:
                 named = any(depends_on_rank(a.value, e.frame, facts.flow) or _asks_first(a, e) for a in e.node.args)
                 if named or guarded(e, facts.flow):
                     return True
         return False
+
+
+def _is_level(arg: cst.Arg) -> bool:
+    return arg.keyword is not None and arg.keyword.value == "level"
+
+
+def _is_off(t: Talk) -> bool:
+    """`tqdm(steps, disable=True)`"""
+    given = t.call.argument(None, "disable")
+    return isinstance(given, cst.Name) and given.value == "True"
+
+
+def _in_handler_that_raises(source: Source, stmt: cst.CSTNode) -> bool:
+    """`except Exception: logger.error(...); raise`: whichever rank it happens to has to say so."""
+    handler = next((a for a in source.ancestors(stmt) if isinstance(a, (cst.ExceptHandler, cst.FunctionDef))), None)
+    body = handler.body.body if isinstance(handler, cst.ExceptHandler) else ()
+    last = body[-1] if body else None
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
