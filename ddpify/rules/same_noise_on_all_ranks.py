@@ -20,6 +20,7 @@ from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Converts, Finding, Rule, Severity
+from ddpify.rules._seeding import called_apart
 from ddpify.source import Source
 
 #: torch.manual_seed, generator.manual_seed, np.random.seed, and set_seed of a module that is not there
@@ -51,7 +52,8 @@ class SameNoiseOnAllRanks(Rule):
     ## Edit
     `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs
     where data are drawn or split between the two. Before it all ranks are seeded alike, so that splits and weights
-    agree; rank 0 keeps the original's stream. Where the steps draw numbers themselves (batches,
+    agree; rank 0 keeps the original's stream. A function of the script that seeds is called once more instead,
+    `set_seed(args.seed + dist.get_rank())`. Where the steps draw numbers themselves (batches,
     a generator's noise) and no seed is set, the streams that the processes have go apart all the same, by rank and not
     by chance.
     """
@@ -184,6 +186,9 @@ class SameNoiseOnAllRanks(Rule):
                 func = seed.event.frame.source.code(seed.call.func)
                 text = seed.text if _plain(seed) else f"({seed.text})"
                 lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
+        if not lines:
+            again = called_apart(facts, source, frame, fixed, f"{names['dist']}.get_rank()")
+            lines = [unit + again] if again else []
         return lines
 
     def unvaried(self, facts: Facts, fixed: list[Seed], late: list[Event], needed: bool) -> Finding:
