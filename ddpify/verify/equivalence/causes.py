@@ -65,7 +65,8 @@ def of_loss(pair: Pair, loss: LossPair) -> Cause:
             "weights, tokens): divide by its mean over the ranks; or it is no mean over samples"
         )
     return Cause(
-        "the loss hangs on the batch as a whole (other samples of it, or noise that has no row for each sample)"
+        "the loss hangs on the batch as a whole (other samples of it, or noise that has no row for each sample)",
+        ("DDP514",),
     )
 
 
