@@ -287,6 +287,7 @@ VALUES = {
         """,
         """
         def fix(seed):
+            print("seed", seed)
             torch.manual_seed(seed)
         fix(3)
         data = torch.ones(8, 4)
