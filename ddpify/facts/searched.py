@@ -53,10 +53,13 @@ def searched_paths(flow: Flow) -> tuple[Searched, ...]:
     for made, path in _made(flow):
         for d in _ways(known, path, made.frame):
             asks = _search(flow, d) or _count(flow, d)
-            if asks is not None and _runs(d.frame) and asks not in found and d.event is not None:
+            if asks is None or not _runs(d.frame) or d.event is None:
+                continue
+            calls = tuple(_calls(flow, d.frame))
+            place = d.frame.node if calls else asks  # one function gives one name, whatever it asks for
+            if place not in found:
                 inside = asks in set(made.frame.source.ancestors(made.node))
-                calls = tuple(_calls(flow, d.frame)) if isinstance(asks, (cst.For, cst.While)) else ()
-                found[asks] = Searched(d.event, asks, d.event.name, calls, inside)
+                found[place] = Searched(d.event, asks, d.event.name, calls, inside)
     return tuple(found.values())
 
 

@@ -23,6 +23,8 @@ from ddpify.facts.values import (
     Ext,
     Func,
     Module,
+    Obj,
+    Value,
 )
 from ddpify.source import Source
 
@@ -202,7 +204,7 @@ class _Search:
             anchor = in_block(frame.source, stmt, block)
             if anchor is not stop and not isinstance(anchor, cst.Return):
                 frozen = may_be_frozen(flow, self.roles, self.module, seq, anchor, frame.source)
-                plain = not cell.shape and _holds_others(frame, target)
+                plain = not cell.shape and _holds_others(flow, frame, target, cell.binds)
                 return WrapPoint(
                     self.module,
                     target,
@@ -263,10 +265,21 @@ class _Search:
         return replace(made, target=f"{cell.target}[{_key(keys[0])}]")
 
 
-def _holds_others(frame: Frame, name: str) -> bool:
-    """Whether a variable may also hold a function, or None, when all is done."""
-    held = frame.scope.names.get(name, ())
-    return any(isinstance(o, (Func, Ext)) or (isinstance(o, Const) and o.value is None) for o in held)
+def _holds_others(flow: Flow, frame: Frame, name: str, binds: list[Event]) -> bool:
+    """Whether a variable may also hold a function, or None, that some line gives it, when all is done."""
+
+    def others(value: Value) -> list[Obj]:
+        return [o for o in value if isinstance(o, (Func, Ext)) or (isinstance(o, Const) and o.value is None)]
+
+    def sides(e: Event) -> list[Value]:
+        match getattr(e.stmt, "value", None):
+            case cst.IfExp(body=body, orelse=orelse):
+                return [flow.values.get(body, ()), flow.values.get(orelse, ())]
+        return [e.value]
+
+    held = set(others(frame.scope.names.get(name, ())))
+    given = [side for e in binds for side in sides(e)]
+    return any(side and len(others(side)) == len(side) and held & set(side) for side in given)
 
 
 def _key(key: int | str) -> str:
