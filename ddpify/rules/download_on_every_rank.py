@@ -11,7 +11,7 @@ from ddpify.edits import AddHelper, AddImport, Guard, InsertAfter
 from ddpify.facts import Facts
 from ddpify.facts.caches import Cache, caches
 from ddpify.facts.definitions import argument_of
-from ddpify.facts.externals import role_of
+from ddpify.facts.evaluation import evaluations
 from ddpify.facts.fetches import is_fetch, makes_dataset
 from ddpify.facts.first import by_one
 from ddpify.facts.frames import Event, Frame
@@ -179,9 +179,7 @@ class DownloadOnEveryRank(Rule):
                 yield self.finding(source, call, message)
             return
         stmt = holding(source, call)
-        if stmt is not None and any(
-            self.is_loader(facts, a) for a in source.ancestors(call) if isinstance(a, cst.Call)
-        ):
+        if stmt is not None and any(self.is_changed(facts, a) for a in source.ancestors(call)):
             return  # the dataset gets a statement of its own by the rule for loaders, under the same guard
         place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
         why = self.obstacle(facts, frame, place, event)
@@ -291,5 +289,9 @@ class DownloadOnEveryRank(Rule):
         calls = [(e.frame, e.call) for e in ways if e is not None and isinstance(e.call, cst.Call)]
         return calls if ways and len(calls) == len(ways) else [(frame, call)]
 
-    def is_loader(self, facts: Facts, call: cst.Call) -> bool:
-        return any(role_of(str(getattr(o, "name", ""))) == "loader" for o in facts.flow.values.get(call.func, ()))
+    def is_changed(self, facts: Facts, node: cst.CSTNode) -> bool:
+        """Whether a call makes a loader that is dealt out; an evaluation that runs in full keeps its statement."""
+        if not isinstance(node, cst.Call):
+            return False
+        shared = [e.loader for e in facts.cached("evaluations", evaluations) if e.mode != "all"]
+        return any(loader.call is node for loader in (*facts.roles.training_loaders, *shared))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import convert_bytes
 from tests.rules.edited import edited, linted, script
 
 CODE = "DDP303"
@@ -122,11 +123,18 @@ def test_what_a_lambda_downloads_is_guarded_at_its_call() -> None:
     assert not result.left
 
 
-def test_a_dataset_inside_a_loader_is_left_to_the_rule_for_loaders() -> None:
-    before = "more = DataLoader(datasets.MNIST('a', download=True), batch_size=2)"
-    text = script(imports="from torchvision import datasets", before=before)
+def test_a_dataset_inside_a_training_loader_is_left_to_the_rule_for_loaders() -> None:
+    text = script(imports="from torchvision import datasets")
+    text = text.replace("TensorDataset(torch.ones(8, 4))", "datasets.MNIST('a', download=True)")
     result = edited(text, CODE)
     assert result.text == text
+    assert not result.left
+
+
+def test_a_dataset_inside_a_loader_that_stays_is_guarded_with_it() -> None:
+    before = "more = DataLoader(datasets.MNIST('a', download=True), batch_size=2)"
+    result = edited(script(imports="from torchvision import datasets", before=before), CODE)
+    assert FIRST + before in result.text
     assert not result.left
 
 
@@ -225,3 +233,30 @@ def test_what_a_dataset_of_the_project_fetches_is_written_on_every_node(flag: st
     result = edited(text, "DDP401", CODE)
     assert f"with main_process_first():\n    digits = Digits('data', {flag})" in result.text
     assert "is_main_process()" not in result.text
+
+
+@pytest.mark.parametrize("looks", ["print(net(x))", "total += net(x).sum().item()"])
+def test_a_dataset_inside_of_an_evaluation_s_loader_is_guarded(looks: str) -> None:
+    """Where the evaluation runs in full the loader keeps its statement, which goes under the guard as a whole."""
+    text = convert_bytes(
+        f"""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision import datasets, transforms as t
+train = DataLoader(datasets.MNIST("data", download=True, transform=t.ToTensor()), batch_size=2)
+test = DataLoader(datasets.MNIST("data", train=False, download=True, transform=t.ToTensor()), batch_size=2)
+net = nn.Sequential(nn.Flatten(), nn.Linear(784, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in train:
+    net(x).mean().backward()
+    optimizer.step()
+total = 0.0
+with torch.no_grad():
+    for x, y in test:
+        {looks}
+print(total)
+""".encode()
+    )
+    assert text.text.count("with main_process_first():") == 2
+    assert not [f for f in text.plan.left if f.code == "DDP303"]
