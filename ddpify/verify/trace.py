@@ -98,6 +98,7 @@ class Pass(Event):
     training: bool = False
     steps: int = 0
     grad: bool = True  # gradients were on while it gave a batch
+    statistics: bool = False  # BatchNorm statistics are taken of it (update_bn), and nothing else
     begun: float = 0.0
     complete: bool = False
     split: str | None = None

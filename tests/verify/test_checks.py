@@ -408,6 +408,8 @@ def test_is_not_over_strict(name: str, run: Trace) -> None:
         ("group_destroyed", trace([INIT, end("cut"), {**GONE, "initialized": None}])),
         # an evaluation that a break leaves
         ("evaluated_once", trace([evaluated(0, complete=False)], [evaluated(0, complete=False)])),
+        # update_bn reads the training loader for statistics, of which no number is printed
+        ("evaluated_once", trace([evaluated(0, 1, statistics=True)], [evaluated(1, 2, statistics=True)])),
         # everything on every rank: there is nothing to reduce
         ("evaluation_reduced", trace([evaluated(0, 1), end()], [evaluated(1, 0), end()])),
         # an input that never changes is no data

@@ -13,7 +13,7 @@ Together = dict[int, Pass]
 
 def is_evaluation(one: Pass, rank: RankTrace) -> bool:
     """Read for numbers: no step, and gradients off or a loader of its own."""
-    if one.training or not one.drawn:
+    if one.training or one.statistics or not one.drawn:
         return False
     return not one.grad or one.loader not in {p.loader for p in rank.training_passes}
 

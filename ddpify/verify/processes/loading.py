@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
+import sys
 import time
 import weakref
+from types import FrameType
 from typing import Any
 
 import torch
@@ -54,6 +56,7 @@ class Pass:
             "shuffle": bool(getattr(sampler, "shuffle", isinstance(sampler, RandomSampler))),
             "epoch": getattr(sampler, "epoch", None),
             "drop_last": bool(getattr(loader, "drop_last", False) or getattr(sampler, "drop_last", False)),
+            "statistics": _for_statistics(),
         }
 
     @staticmethod
@@ -89,6 +92,16 @@ class Pass:
         ended = {"drawn": self.drawn, "batch": batch, "steps": self.steps, "complete": complete}
         more = {"training": self.training, "grad": self.grad, "begun": self.begun, "split": split, "indices": indices}
         return {**self.facts, **ended, **more}
+
+
+def _for_statistics() -> bool:
+    """Whether `torch.optim.swa_utils.update_bn` reads the loader: no number is printed of what it reads."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "update_bn" and frame.f_globals.get("__name__") == "torch.optim.swa_utils":
+            return True
+        frame = frame.f_back
+    return False
 
 
 class Loading:
