@@ -68,17 +68,21 @@ def makes_chance(flow: Flow, node: cst.CSTNode) -> bool:
     return any(isinstance(o, Ext) and role_of(o.name) in ("world", "random") for o in callees)
 
 
+def used_paths(flow: Flow, uses: re.Pattern[str]) -> Iterator[tuple[Event, cst.BaseExpression]]:
+    """The paths that are given to some functions, and those that `path.mkdir()` makes."""
+    for event in flow.log.of("external", "method"):
+        node = event.node
+        if isinstance(node, cst.Call) and uses.fullmatch(event.name) and node.args:
+            yield event, node.args[0].value
+        elif isinstance(node, cst.Call) and event.name == "mkdir" and isinstance(node.func, cst.Attribute):
+            yield event, node.func.value
+
+
 def dated_paths(flow: Flow) -> Iterator[Event]:
     """Where names are bound to the paths of directories that are made, and of files that are opened, by chance."""
     known = definitions(flow)
-    for event in flow.log.of("external", "method"):
-        node = event.node
-        path: cst.BaseExpression | None = None
-        if isinstance(node, cst.Call) and _USES.fullmatch(event.name) and node.args:
-            path = node.args[0].value
-        elif isinstance(node, cst.Call) and event.name == "mkdir" and isinstance(node.func, cst.Attribute):
-            path = node.func.value
-        if path is not None and by_chance(flow.values.get(path, ())):
+    for event, path in used_paths(flow, _USES):
+        if by_chance(flow.values.get(path, ())):
             for _, _, d in ways_of_chance(flow, known, path, event.frame):
                 if d is not None and d.event is not None:
                     yield d.event

@@ -57,14 +57,15 @@ def _given(name: cst.Name, frame: Frame, chain: Sequence[Entry]) -> cst.BaseExpr
     for entry in reversed(chain):
         given = argument_of(entry.call, frame, name.value) if name.value not in frame.assigned else None
         if given is None and isinstance(entry.call, cst.Call) and not any(a.star for a in entry.call.args):
-            given = _default(frame, name.value)
+            given = default_of(frame, name.value)
         if not isinstance(given, cst.Name):
             return given if given is not None else name
         name, frame = given, entry.frame
     return name
 
 
-def _default(frame: Frame, name: str) -> cst.BaseExpression | None:
+def default_of(frame: Frame, name: str) -> cst.BaseExpression | None:
+    """What a parameter of a frame's function is where nobody gives it."""
     params = frame.func.node.params if frame.func is not None else cst.Parameters()
     every = (*params.posonly_params, *params.params, *params.kwonly_params)
     return next((p.default for p in every if p.name.value == name), None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import Meter, meters
+from ddpify.facts.metrics import loop_facts
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.starts import base_of
 from ddpify.facts.tallies import Tally, tallies
@@ -45,6 +46,16 @@ def brought_together(facts: Facts, loop: LoopFacts) -> set[str]:
     found = kept(facts, loop)
     sums = {a.target for a in loop.accumulators if a.fresh and a.read_after}
     return sums | {*found.lists, *(m.target for m in found.meters), *(t.target for t in found.tallies)}
+
+
+def together(facts: Facts) -> frozenset[tuple[int, str]]:
+    """Those names of all training loops of a script that is converted, by the frames of the loops."""
+    return facts.cached("together", _together)
+
+
+def _together(facts: Facts) -> frozenset[tuple[int, str]]:
+    loops = [lp for lp in facts.cached("loops", loop_facts) if lp.training and facts.editable(lp.source)]
+    return frozenset((id(lp.frame), name) for lp in loops for name in brought_together(facts, lp))
 
 
 def _can_be_sent(facts: Facts, tally: Tally) -> bool:

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import origins
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.facts.kept import brought_together
+from ddpify.facts.kept import together
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.signals import comes_by_signal
@@ -31,8 +31,7 @@ class Locality:
         loops = facts.cached("loops", loop_facts)
         self.reduced = {(id(lp.node), a.target) for lp in loops for a in lp.accumulators if a.fresh and a.read_after}
         # losses[:] = all_reduce_mean(*losses)
-        trained = [lp for lp in loops if lp.training and facts.converting and facts.editable(lp.source)]
-        self.together = {(id(lp.frame), name) for lp in trained for name in brought_together(facts, lp)}
+        self.together = together(facts) if facts.converting else frozenset()
         self.training = set(facts.roles.training_loaders)
         self.binds: dict[tuple[int, str], list[Event]] = {}
         for e in facts.flow.log.of("bind", "set"):

@@ -13,8 +13,7 @@ from ddpify.facts.definitions import Definition, definitions, returns
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.given_ranks import number
-from ddpify.facts.kept import brought_together
-from ddpify.facts.metrics import loop_facts
+from ddpify.facts.kept import together
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.unreduced import brings_together, shared_out
 from ddpify.facts.values import FromBatch, Instance, Loader, Sampler
@@ -226,9 +225,8 @@ class OwnSoon(Own):
         self.training = set(facts.roles.training_loaders)
         #: names whose value is rank 0's from some line on, by the source that they stand in
         self.agreed: set[tuple[int, str]] = set()
-        for loop in facts.cached("loops", loop_facts):
-            if loop.training and facts.editable(loop.source):
-                self.met.setdefault(id(loop.frame), set()).update(brought_together(facts, loop))
+        for frame, name in together(facts):
+            self.met.setdefault(frame, set()).add(name)
 
     def name(self, node: cst.Name | cst.Attribute, frame: Frame, depth: int) -> bool:
         return not self.is_agreed(node, frame) and super().name(node, frame, depth)

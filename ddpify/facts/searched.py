@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from ddpify.facts.chance import used_paths
 from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
@@ -50,7 +51,7 @@ def searched_paths(flow: Flow) -> tuple[Searched, ...]:
     """The names behind the directories that a script makes, each loop once."""
     known = definitions(flow)
     found: dict[cst.CSTNode, Searched] = {}
-    for made, path in _made(flow):
+    for made, path in used_paths(flow, _MAKES):
         for d in _ways(known, path, made.frame):
             asks = _search(flow, d) or _count(flow, d)
             if asks is None or not _runs(d.frame) or d.event is None:
@@ -67,16 +68,6 @@ def _runs(frame: Frame) -> bool:
     """A module's own code, or a function that something calls."""
     called = any(isinstance(e.call, cst.Call) for e in frame.entries)
     return called or not isinstance(frame.node, cst.FunctionDef)
-
-
-def _made(flow: Flow) -> Iterator[tuple[Event, cst.BaseExpression]]:
-    for e in flow.log.of("external", "method"):
-        if not isinstance(e.node, cst.Call):
-            continue
-        if e.kind == "external" and _MAKES.fullmatch(e.name) and e.node.args:
-            yield e, e.node.args[0].value
-        elif e.name == "mkdir" and isinstance(e.node.func, cst.Attribute):
-            yield e, e.node.func.value
 
 
 def _ways(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
 
@@ -11,12 +11,14 @@ from ddpify.facts import Facts
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Entry, Frame
+from ddpify.facts.given_ranks import default_of
 from ddpify.facts.seeds import Seed
 from ddpify.source import Source
 
 #: what such a function may do besides: it is done again
 _SETTINGS = re.compile(
-    r".*seed\w*|torch\.(use_deterministic_algorithms|set_\w+|cuda\.is_available|backends\..*)|builtins\.(str|int)|os\.(environ\b.*|putenv)"
+    r".*seed\w*|torch\.(use_deterministic_algorithms|set_\w+|cuda\.is_available|backends\..*)"
+    r"|builtins\.(str|int)|os\.(environ\b.*|putenv)"
 )
 
 
@@ -48,11 +50,12 @@ def _again(facts: Facts, source: Source, frame: Frame, entry: Entry, seeding: Fr
         return ""
     given = argument_of(call, seeding, name)
     used = [call.func, *([given] if given is not None else [])]
-    if not all(_visible(facts, source, frame, entry.frame, n) for node in used for n in read_names(node)):
+    hidden = set(frame.scope.names) if frame.func is not None and entry.frame.node is not frame.node else set()
+    if not all(nameable(facts, n, entry.frame, frame.node) and not read_names(n) & hidden for n in used):
         return ""
     if given is None:
-        default = next(iter(_defaults(seeding, name)), None)
-        text = f"{name}={default} + {rank}" if default is not None else ""
+        default = default_of(seeding, name)
+        text = f"{name}={default.evaluated_value} + {rank}" if isinstance(default, cst.Integer) else ""
         parts = [*(source.code(a).rstrip(", ") for a in call.args), text]
         return f"{source.code(call.func)}({', '.join(parts)})" if text else ""
     plain = isinstance(given, (cst.Name, cst.Attribute, cst.Integer, cst.Subscript, cst.Call))
@@ -66,18 +69,13 @@ def _again(facts: Facts, source: Source, frame: Frame, entry: Entry, seeding: Fr
     return f"{source.code(call.func)}({', '.join(parts)})"
 
 
-def _defaults(frame: Frame, name: str) -> Iterator[int]:
-    assert isinstance(frame.node, cst.FunctionDef)
-    for param in (*frame.node.params.params, *frame.node.params.kwonly_params):
-        if param.name.value == name and isinstance(param.default, cst.Integer):
-            yield int(param.default.value, 0)
-
-
-def _visible(facts: Facts, source: Source, frame: Frame, there: Frame, name: str) -> bool:
-    """Whether a name of the call's function is the same one where the model is wrapped."""
-    if "." in name or there.node is frame.node:
+def nameable(facts: Facts, node: cst.CSTNode, there: Frame, scope: cst.CSTNode) -> bool:
+    """Whether the names in an expression of one frame mean the same in a function, or module, of the same file."""
+    source = there.source
+    if not any(n is scope for n in (source.module, *source.parents)):
+        return False
+    if there.node is scope:
         return True
     top = facts.flow.modules[source].scope.names
-    hidden = set(frame.scope.names) if frame.func is not None else set()
-    local = set(there.scope.names) if there.func is not None else set()
-    return name in top and name not in hidden | local
+    hidden = set() if there.func is None else set(there.scope.names)
+    return all(name in top and name not in hidden for name in read_names(node) if "." not in name)

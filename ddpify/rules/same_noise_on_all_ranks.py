@@ -10,7 +10,6 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, InsertAfter, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.construction import epoch_loop_behind, late_draws
-from ddpify.facts.dependencies import read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
@@ -20,7 +19,7 @@ from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.rules._seeding import called_apart
+from ddpify.rules._seeding import called_apart, nameable
 from ddpify.source import Source
 
 #: torch.manual_seed, generator.manual_seed, np.random.seed, and set_seed of a module that is not there
@@ -181,7 +180,9 @@ class SameNoiseOnAllRanks(Rule):
             return [f"{unit}{line}{rank}" for line in streams_drawn(facts, source)]
         lines = []
         for what in ("torch", "numpy", "random"):
-            seed = next((s for s in fixed if s.what == what and self.visible(s, frame.node, facts)), None)
+            seed = next(
+                (s for s in fixed if s.what == what and nameable(facts, s.call, s.event.frame, frame.node)), None
+            )
             if seed is not None:
                 func = seed.event.frame.source.code(seed.call.func)
                 text = seed.text if _plain(seed) else f"({seed.text})"
@@ -208,18 +209,6 @@ class SameNoiseOnAllRanks(Rule):
             refuse=about if needed else None,
             left="make the seed a constant, or a name of the whole module" if needed else "",
         )
-
-    def visible(self, seed: Seed, node: cst.CSTNode, facts: Facts) -> bool:
-        """Whether the seed's expression, and the module that is seeded, can be named where the wrap stands."""
-        source = seed.event.frame.source
-        if not any(n is node for n in (source.module, *source.parents)):
-            return False
-        frame = seed.event.frame
-        if frame.node is node:
-            return True
-        top = facts.flow.modules[source].scope.names
-        hidden = set() if frame.func is None else set(frame.scope.names)
-        return all(u in top and u not in hidden for u in read_names(seed.call) if "." not in u)
 
 
 def streams_drawn(facts: Facts, source: Source) -> list[str]:
