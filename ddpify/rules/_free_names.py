@@ -24,7 +24,7 @@ def searched_names(rule: Rule, facts: Facts, dated: Sequence[Named]) -> Iterator
         message = f"`{name}` goes by what is there: once one rank has made its directory, the others find another name"
         whole = frame.node
         other = any(n.source is source and whole in source.ancestors(n.node) for n in dated)
-        calls = [c for c in searched.calls if facts.editable(c.frame.source)]
+        calls = bool(searched.calls) and all(facts.editable(c.frame.source) for c in searched.calls)
         alone = not searched.made_inside and not searched.calls
         if other or not joined_group(facts, searched.event) or not (calls or (alone and facts.editable(source))):
             yield rule.finding(
