@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 
 import libcst as cst
@@ -120,7 +121,7 @@ class Expressions(Operators, Containers):
         if holder is not None:
             return holder.names.get(name, UNKNOWN)
         stars = self.star_imports.get(frame.source, [])
-        if len(stars) == 1:
+        if len(stars) == 1 and not hasattr(builtins, name):  # `enumerate` is Python's own there, too
             return (Ext(f"{stars[0]}.{name}"),)
         return (Ext(f"builtins.{name}"),)
 

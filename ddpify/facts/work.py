@@ -12,6 +12,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import PREPARES
+from ddpify.facts.outside import made_by
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Heap, Loader, Module, Optimizer, Scheduler, Thing, Value, Wrapped
 from ddpify.source import Source, walk
@@ -21,6 +22,8 @@ _SHARED = re.compile(
     r"torch\.distributed\..*|builtins\.(setattr|delattr|exec|input)|torch\.set_\w+|torch\.backends\..*|os\.environ\.(update|setdefault|pop)"
     r"|torch\.jit\.trace|.*\.clip_grad_\w+|torch\.autograd\.grad"
 )
+#: objects that ask the other ranks by themselves, where a process group is set up
+_METERS = re.compile(r"torchmetrics\..+")
 _SHARED_ROLES = frozenset({"seed", "random", "random-split", "split", "load", "dataset", "module"})
 #: Methods of containers that change them.
 _MUTATORS = frozenset(
@@ -160,6 +163,8 @@ class Work:
             return e.name in ("step", "update", "scale", "unscale_", "load_state_dict")
         if isinstance(e.obj, (Module, Wrapped)):
             return e.name in PREPARES or e.name not in _LOOKS
+        if _asks_others(e):
+            return True
         changes = e.name in _MUTATORS or (e.name.endswith("_") and not e.name.startswith("_"))
         return changes and (here or not self.is_local(e))
 
@@ -245,7 +250,14 @@ def _reaches(e: Event, wanted: Callable[[Event], bool], seen: set[int]) -> bool:
     return any(_reaches(inner, wanted, seen) for inner in e.callee.events)
 
 
+def _asks_others(e: Event) -> bool:
+    """`metric.compute()` of torchmetrics: it gathers what the ranks have."""
+    return e.kind == "method" and e.name in ("compute", "sync") and _METERS.fullmatch(made_by(e.obj)) is not None
+
+
 def _sends(e: Event) -> bool:
+    if _asks_others(e):
+        return True
     if e.kind == "external":
         return e.name.startswith("torch.distributed.") and not e.name.endswith(
             ("get_rank", "get_world_size", "is_initialized", "is_available")

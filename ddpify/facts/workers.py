@@ -22,11 +22,16 @@ def in_workers(facts: Facts, event: Event) -> bool:
     """Code of a dataset class, of a function that it calls for its samples, or of one that a pool is handed."""
     if in_dataset(event):
         return True
-    sampled = facts.cached("sampled", _sampled)
-    funcs = [event.frame.func, *(e.frame.func for chain in event.frame.chains() for e in chain)]
-    if any(f is not None and id(f.node) in sampled for f in funcs):
+    if for_samples(facts, event):
         return True
     return any(_handed_to_pool(facts, entry) for chain in event.frame.chains() for entry in chain)
+
+
+def for_samples(facts: Facts, event: Event) -> bool:
+    """Whether a function that samples are made with does it, whoever else calls it: loader workers run it, too."""
+    sampled = facts.cached("sampled", _sampled)
+    funcs = [event.frame.func, *(e.frame.func for chain in event.frame.chains() for e in chain)]
+    return any(f is not None and id(f.node) in sampled for f in funcs)
 
 
 def in_dataset(event: Event) -> bool:

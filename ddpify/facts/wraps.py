@@ -194,7 +194,9 @@ class _Search:
         if bound is None:
             return self.none(f"`{target}` is assigned in another function than the one that prepares it")
         use = _stmt_in(first, frame)
-        block = common_block(frame.source, [bound, use] if use is not None else [bound])
+        # if cuda: self.net = self.net.cuda(), which some runs do not do: the wrap stands behind it, not in it
+        held = [s for e in binds if (s := _stmt_in(e, frame)) is not None and e.kind in ("bind", "set")]
+        block = common_block(frame.source, [*held, bound, use] if use is not None else [*held, bound])
         if block is None:
             return self.none(f"no place for the wrap of `{target}` was found")
         stop = in_block(frame.source, use, block) if use is not None else None

@@ -12,6 +12,7 @@ from ddpify.facts.caches import caches
 from ddpify.facts.drawing import Drawn, unseeded_data
 from ddpify.facts.placing import steps
 from ddpify.facts.splits import Split, unseeded_orders, unseeded_splits
+from ddpify.facts.workers import for_samples
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import joined_group
 
@@ -162,12 +163,15 @@ class SplitDiffersPerRank(Rule):
             if not isinstance(e.node, cst.Call):
                 continue
             source = e.frame.source
-            if not joined_group(facts, e):
+            why = "the process group is not set up yet there" if not joined_group(facts, e) else ""
+            if for_samples(facts, e):
+                why = "loader workers do it, too, who cannot ask rank 0"
+            if why:
                 yield self.finding(
                     source,
                     e.node,
                     f"`{source.code(e.node).split(chr(10))[0]}` draws another order on every rank, as no seed comes "
-                    "before it, and the process group is not set up yet there",
+                    f"before it, and {why}",
                     left="fix the seed at the top of the script (torch.manual_seed, np.random.seed, random.seed)",
                 )
                 continue
@@ -230,6 +234,8 @@ class SplitDiffersPerRank(Rule):
             for a in f.source.ancestors(stmt)
         ):
             return "one process alone does it there"
+        if any(for_samples(facts, e) for e in drawn.events):
+            return "loader workers do it, too, who cannot ask rank 0"
         if not all(joined_group(facts, e) for e in drawn.events):
             return "the process group is not set up yet there"
         return ""

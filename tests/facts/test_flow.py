@@ -32,3 +32,23 @@ for (x,) in loader:
 def test_a_tensor_holds_the_batch_that_is_copied_into_it(fill: str) -> None:
     facts = collect(Project(Source(Path("train.py"), FILLED.format(fill=fill).encode())), converting=True)
     assert len(facts.roles.training_loaders) == 1
+
+
+STARRED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from nowhere import *
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step, (x,) in enumerate(loader):
+    net(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_star_import_of_a_module_that_is_not_there_hides_nothing_of_python() -> None:
+    facts = collect(Project(Source(Path("train.py"), STARRED.encode())), converting=True)
+    assert len(facts.roles.training_loaders) == 1

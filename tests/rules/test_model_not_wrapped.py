@@ -412,3 +412,29 @@ def test_a_parameter_that_is_put_into_train_mode_is_wrapped_by_the_caller() -> N
     text = convert_source(Source(Path("train.py"), LOSSES.replace("LOSS", "torch.sum").encode())).text
     assert "\nnet = nn.Linear(4, 1)\nnet = DDP(net)\n" in text
     assert "    if train:\n        [total] = all_reduce_mean(total)\n" in text
+
+
+TRAINER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Trainer:
+    def __init__(self, cuda):
+        self.net = nn.Linear(4, 1)
+        if cuda:
+            self.net = self.net.cuda()
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def run(self, loader):
+        for x in loader:
+            self.net(x).mean().backward()
+            self.optimizer.step()
+
+Trainer(torch.cuda.is_available()).run(DataLoader(torch.ones(8, 4)))
+"""
+
+
+def test_a_model_that_some_runs_move_is_wrapped_in_all_runs() -> None:
+    text = convert_source(Source(Path("train.py"), TRAINER.encode())).text
+    assert "            self.net = self.net.cuda()\n        self.net = DDP(self.net)\n" in text

@@ -101,3 +101,16 @@ def test_an_option_with_a_default_seeds_for_certain(tmp_path: Path) -> None:
     seeds = parser + "args = parser.parse_args()\nif args.seed is not None:\n    torch.manual_seed(args.seed)"
     assert "broadcast_value" not in converted(tmp_path, "torch.rand(64, 3)", seeds.replace("DEFAULT", "default=4"))[0]
     assert "broadcast_value" in converted(tmp_path, "torch.rand(64, 3)", seeds.replace("DEFAULT", "type=int"))[0]
+
+
+@pytest.mark.parametrize("draw", ["torch.rand(3)", "np.random.permutation(3)"])
+def test_what_loader_workers_draw_too_is_left(tmp_path: Path, draw: str) -> None:
+    """A function that fills a cache and makes samples: a worker cannot wait for rank 0."""
+    path = tmp_path / "train.py"
+    functions = f"import numpy as np\n\n\ndef some(points):\n    chosen = {draw}\n    return points + chosen.max()\n"
+    text = SCRIPT.replace("POINTS", "some(torch.ones(64, 3))").replace("SEED\n", "")
+    text = text.replace("return self.points[index]", "return some(self.points[index])")
+    path.write_text(text.replace("\n\nclass Points", f"{functions}\n\nclass Points"))
+    conversion = convert(path)
+    assert "broadcast_value" not in conversion.text
+    assert any("loader workers do it, too" in f.message for f in conversion.plan.left)

@@ -449,3 +449,28 @@ def test_a_writer_that_is_handed_back_with_others() -> None:
     assert not result.left
     assert result.has("writer = (SummaryWriter(root) if is_main_process() else None) if root else None")
     assert result.has("    if is_main_process():\n        writer.add_scalar('loss', loss.item(), epoch)")
+
+
+@pytest.mark.parametrize(
+    ("statement", "gives"),
+    [
+        (
+            "print('accuracy', float(metric.compute()))",
+            "result = metric.compute()\nif is_main_process():\n    print('accuracy', float(result))",
+        ),
+        ("show(metric.compute())", "    show(metric.compute())"),  # show guards its own print
+    ],
+)
+def test_a_metric_that_asks_the_other_ranks_is_computed_on_all(statement: str, gives: str) -> None:
+    """torchmetrics gathers in `compute()`: under a guard, rank 0 would wait for ever."""
+    result = edited(
+        script(
+            imports="import torchmetrics",
+            functions="def show(text):\n    print(text)",
+            before="metric = torchmetrics.MeanMetric().to(device)",
+            inside=f"metric.update(loss)\n{statement}",
+        ),
+        CODE,
+    )
+    assert result.has(gives)
+    assert not result.left
