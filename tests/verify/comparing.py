@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ddpify.verify import Result, Status
+from ddpify.verify.equivalence.alone import of_one
 from ddpify.verify.equivalence.pair import Pair
 from ddpify.verify.equivalence.plan import plan_of
-from ddpify.verify.equivalence.rows import TOGETHER, differ_by_weights, is_sum, losses, of_one, padded_apart, rows
+from ddpify.verify.equivalence.rows import TOGETHER, differ_by_weights, is_sum, losses, padded_apart, rows
 from ddpify.verify.trace import Trace
 from tests.ranks import Job, JobResult, run_batch
 

@@ -10,12 +10,13 @@ import pytest
 
 from ddpify.verify import Status
 from ddpify.verify.equivalence import Equivalence, Still, _Runs
+from ddpify.verify.equivalence.alone import of_one
 from ddpify.verify.equivalence.events import Line
 from ddpify.verify.equivalence.pair import Pair
 from ddpify.verify.equivalence.plan import plan_of
 from ddpify.verify.equivalence.printed import compare_lines, near
 from ddpify.verify.equivalence.report import table
-from ddpify.verify.equivalence.rows import of_one, rows
+from ddpify.verify.equivalence.rows import rows
 from ddpify.verify.equivalence.shadow import shadow
 from ddpify.verify.launch import Launch
 from ddpify.verify.trace import Trace

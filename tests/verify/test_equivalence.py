@@ -165,6 +165,53 @@ ALIKE: dict[str, dict[str, str]] = {
         "            optimizer.step()\n": "            if i % 2:\n                optimizer.step()\n",
     },
 }
+PASS = "for i, (x, y) in enumerate(loader):\n"
+BESIDE = "    beside = DataLoader(train_set, batch_size=4, shuffle=True)\n"
+BOTH_READ = "            x = x + 0.1 * next(iter(beside))[0][: len(x)]\n"
+AGAIN = "                loader.sampler.set_epoch(loader.sampler.epoch + 1)\n"
+SEARCH = """            rows = []
+            while len(rows) < 3:
+                rows += [row for row in zip(*next(iter(loader))) if row[1] != 1]
+            x, y = (torch.stack(column) for column in zip(*rows[:3]))
+"""
+#: more passes than epochs: the changes in the original, those in the conversion, and what then is not tried
+PASSES: dict[str, tuple[dict[str, str], dict[str, str], set[str]]] = {
+    "a pass for each batch": (
+        {PASS: "for i in range(4):\n            x, y = next(iter(loader))\n", "loss {total / len(train_set):.4f}": ""},
+        {
+            SET_EPOCH: "",
+            PASS: "for i in range(4):\n            loader.sampler.set_epoch(4 * epoch + i)\n"
+            "            x, y = next(iter(loader))\n",
+            "loss {total / (len(loader.sampler) * world):.4f}": "",
+        },
+        {"same_samples"},
+    ),
+    "a pass for each batch beside another": (
+        {PASS: PASS + BOTH_READ, "    steps =": BESIDE + "    steps ="},
+        {
+            PASS: PASS + "            beside.sampler.set_epoch(4 * epoch + i)\n" + BOTH_READ,
+            "    steps =": BESIDE.replace("shuffle=True", SAMPLER) + "    steps =",
+        },
+        set(),
+    ),
+    "a look before the training": (
+        {"    for epoch in": "    shape = next(iter(loader))[0].shape\n    print(len(shape))\n    for epoch in"},
+        {
+            "    for epoch in": "    shape = next(iter(loader))[0].shape\n"
+            "    if is_main_process():\n        print(len(shape))\n    for epoch in"
+        },
+        set(),
+    ),
+    "a search for samples": (
+        {PASS: "for i in range(4):\n" + SEARCH, "loss {total / len(train_set):.4f}": ""},
+        {
+            SET_EPOCH: "",
+            PASS: "for i in range(4):\n" + SEARCH.replace("                rows +=", AGAIN + "                rows +="),
+            "loss {total / (len(loader.sampler) * world):.4f}": "",
+        },
+        {"same_samples", "same_losses", "same_gradients", "same_parameters", "same_numbers"},
+    ),
+}
 
 
 def _changed(text: str, changes: dict[str, str], *, strict: bool = True) -> str:
@@ -187,6 +234,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Resul
     pairs = {name: _pair(root / name, ORIGINAL, _changed(RIGHT, broken[3])) for name, broken in BROKEN.items()}
     for name, changes in {**{name: both[3] for name, both in BOTH.items()}, **ALIKE}.items():
         pairs[name] = _pair(root / name, _changed(ORIGINAL, changes), _changed(RIGHT, changes, strict=False))
+    for name, (before, after, _) in PASSES.items():
+        pairs[name] = _pair(root / name, _changed(ORIGINAL, before), _changed(RIGHT, after))
+    before, after, _ = PASSES["a pass for each batch"]
+    forever = {PASS: before[PASS]}  # the sampler keeps to its first epoch
+    pairs["a batch for ever"] = _pair(root / "ever", _changed(ORIGINAL, before), _changed(RIGHT, after | forever))
     pairs["three ranks"] = _pair(root / "three", ORIGINAL, RIGHT, world=3)
     recomputed = {f"model({FED})": f"checkpoint(model, ({FED}).requires_grad_(), use_reentrant=True)"}
     recomputed["import torch\n"] = "import torch\nfrom torch.utils.checkpoint import checkpoint\n"
@@ -194,7 +246,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Resul
     pairs["recomputed"] = _pair(root / "again", _changed(ORIGINAL, recomputed), _changed(RIGHT, other_form))
     single = {**STILL, "double": False}
     pairs["single precision"] = Scripts(pairs["right"].original, pairs["right"].converted, still=single)
-    return compared(pairs, alone=[*ALIKE, "other weights", "recomputed"])
+    return compared(pairs, alone=[*ALIKE, *PASSES, "other weights", "recomputed"])
 
 
 @pytest.mark.parametrize("name", [*BROKEN, *BOTH])
@@ -209,6 +261,21 @@ def test_what_is_broken_is_named_with_its_likely_cause(found: dict[str, dict[str
 @pytest.mark.parametrize("name", [*ALIKE, "three ranks", "recomputed", "single precision"])
 def test_what_is_alike_is_found_so(found: dict[str, dict[str, Result]], name: str) -> None:
     assert {r.name: r.sentence for r in found[name].values() if r.status is not Status.HELD} == {}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_that_are_broken_off_train_where_nothing_else_does(
+    found: dict[str, dict[str, Result]], name: str
+) -> None:
+    untried = {r.name for r in found[name].values() if r.status is Status.NOT_TRIED}
+    assert {r.name: r.sentence for r in found[name].values() if r.status is Status.FAILED} == {}
+    assert untried == PASSES[name][2]
+    assert found[name]["same_alone"].sentence.endswith("bit by bit, over 8 steps")
+
+
+def test_passes_that_begin_alike_for_ever_are_told(found: dict[str, dict[str, Result]]) -> None:
+    told = found["a batch for ever"]["same_shuffling"]
+    assert (told.status, told.likely) == (Status.FAILED, ("DDP302",))
 
 
 def test_a_sum_is_said_to_be_one(found: dict[str, dict[str, Result]]) -> None:

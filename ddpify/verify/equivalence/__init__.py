@@ -15,11 +15,12 @@ from ..checks import Result, Status
 from ..checks._base import count
 from ..launch import Launch, run
 from ..trace import Trace
+from .alone import of_one
 from .events import Loss
 from .pair import Pair
 from .plan import plan_of
 from .report import head, table
-from .rows import TOGETHER, differ_by_weights, failed, is_sum, losses, of_one, padded_apart, rows, untried
+from .rows import TOGETHER, differ_by_weights, failed, is_sum, losses, padded_apart, rows, untried
 from .shadow import shadow
 
 __all__ = ["Equivalence", "compare"]

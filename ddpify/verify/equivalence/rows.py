@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ..checks import Result, Status
 from ..checks._base import at, count
-from ..trace import Step, Trace
+from ..trace import Trace
 from . import causes
 from .causes import Cause
 from .events import Gradients, Initial, Line, Loss, Order, OwnOrder, Parameters, Rates, Schedule, Weighed
@@ -229,13 +229,13 @@ def _own(pair: Pair, found: Different) -> bool:
     """A number of the training batches that rank 0 alone saw, or one that differs by the padding of an epoch only."""
     if found.ranks.place in ("inside", "trained"):
         return True
-    if _padded(pair, found) or (found.mine * pair.world == found.one and found.mine in pair.batch_sizes):
+    if padded(pair, found) or (found.mine * pair.world == found.one and found.mine in pair.batch_sizes):
         return True
     step = [loss for loss in pair.losses if loss.step == found.ranks.number]
     return any(loss.ranks[0] is not None and near(f"{found.mine:g}", f"{loss.ranks[0]:.12g}", 1e-3) for loss in step)
 
 
-def _padded(pair: Pair, found: Different) -> bool:
+def padded(pair: Pair, found: Different) -> bool:
     """The ranks divide by what they read, the original by what it would have read."""
     return abs(found.mine - found.one) <= 1.05 * pair.padding * abs(found.one) + (found.place if pair.padding else 0.0)
 
@@ -266,6 +266,7 @@ _UNSTEPPED = "no optimizer stepped"
 _UNFED = "the batches come from no DataLoader, so one process cannot be given those of the ranks"
 _STREAM = "the batches come from a stream, so one process cannot be given those of the ranks"
 _PADDED = "samples are padded to the longest of their batch, and the ranks' batches together are longer"
+_SEARCHED = "a step reads batches until it has the samples that it wants, and one process reads more of them in a batch"
 _UNEQUAL = "a sampler makes batches of different sizes (step {}): each counts alike on the ranks, and not each sample"
 #: what was done about it, where all of them could be put together on each rank
 TOGETHER = "the ranks' batches were padded to the longest of all ranks, as one process pads them"
@@ -280,9 +281,20 @@ def _incomparable(pair: Pair) -> str:
         return _STREAM
     if padded_apart(pair.ranks):
         return _PADDED
+    if _searched(pair):
+        return _SEARCHED
     loss = _first_apart(pair)
     dealt = any(p.batch_size is None for passes in found.values() for p in passes)
     return _UNEQUAL.format(loss.step) if dealt and loss is not None and pair.unequal(loss) else ""
+
+
+def _searched(pair: Pair) -> bool:
+    """Does a backward pass take as many batches as it happens to need, of passes that are broken off?"""
+    passes = [[o for o in rank.of(Order) if o.training] for rank in (*pair.ranks.ranks, pair.other)]
+    if any(o.complete for of_one in passes for o in of_one):
+        return False
+    read, trained = {sum(len(o.batches) for o in of_one) for of_one in passes}, len(pair.first.of(Loss))
+    return trained > 0 and trained == len(pair.other.of(Loss)) and (len(read) > 1 or min(read) % trained > 0)
 
 
 def padded_apart(ranks: Trace) -> bool:
@@ -290,38 +302,6 @@ def padded_apart(ranks: Trace) -> bool:
     found = orders(ranks).values()
     shapes = (zip(*(p.shapes for p in passes), strict=False) for passes in found if all(p.collated for p in passes))
     return any(len(set(together)) > 1 for batches in shapes for together in batches)
-
-
-def of_one(pair: Pair) -> Result:
-    """The converted script as one process, bit by bit."""
-    name = "same_alone"
-    if not pair.ranks.ended_well:
-        ends = [rank.end.error.splitlines()[0] for rank in pair.ranks.ranks if rank.end is not None and rank.end.error]
-        return failed(name, f"as one process the converted script stops: {ends[0] if ends else 'it was killed'}")
-    for ours, theirs in zip(pair.first.of(Loss), pair.other.of(Loss), strict=False):
-        if repr(ours.value) != repr(theirs.value):
-            told = f"step {ours.step}{at(ours.at)}: the loss is {ours.value!r}, the original's {theirs.value!r}"
-            return failed(name, told)
-    sums = [[s.checksum for s in rank.of(Step)] for rank in (pair.first, pair.other)]
-    for number, (a, b) in enumerate(zip(*sums, strict=False), 1):
-        if a != b:
-            return failed(name, f"the parameters differ after step {number}")
-    if len(sums[0]) != len(sums[1]):
-        return failed(name, f"{count(len(sums[0]), 'step')}, the original makes {len(sums[1])}")
-    passes = [len(rank.of(Loss)) for rank in (pair.first, pair.other)]
-    if passes[0] != passes[1]:
-        return failed(name, f"{count(passes[0], 'backward pass')}, the original makes {passes[1]}")
-    if not any((*sums, pair.first.of(Loss), pair.first.of(Line))):
-        return untried(name, "neither a step, nor a loss, nor a line was seen")
-    found = compare_lines(pair.other.of(Line), pair.first.of(Line), 0.0)
-    wrong = [d for d in found.differ if not _padded(pair, d)]
-    if wrong:
-        told = f"it prints `{wrong[0].ranks.text.strip()}`, the original `{wrong[0].original.text.strip()}`"
-        return failed(name, told)
-    if found.missing:
-        return failed(name, f"it does not print `{found.missing[0].strip()}`")
-    told = count(len(sums[0]), "step") if sums[0] else count(passes[0], "backward pass")
-    return held(name, f"as one process it repeats the original, bit by bit, over {told}")
 
 
 def _first_apart(pair: Pair) -> LossPair | None:

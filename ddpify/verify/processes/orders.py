@@ -7,14 +7,13 @@ batch. Loaders are told apart by the order in which they are made, and by the si
 from __future__ import annotations
 
 import inspect
-import operator
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -22,17 +21,11 @@ from .chance import tensors
 from .loading import CutShort
 from .log import Log, patch
 from .padded import NoRows, Part
+from .passes import Pass, bottom, length, shapes_of
 from .streams import Streams
 
 _WORKERS = ("num_workers", "prefetch_factor", "multiprocessing_context", "timeout", "persistent_workers")
-_MADE, _PASSES, _STATE = "_ddpify_made", "_ddpify_passes", "_ddpify_state"
-
-
-def _length(value: Any) -> int | None:
-    try:
-        return len(value)
-    except Exception:  # whatever a dataset without a length says
-        return None
+_MADE, _PASSES, _PASS = "_ddpify_made", "_ddpify_passes", "_ddpify_state"
 
 
 class _Seeded:
@@ -49,86 +42,6 @@ class _Seeded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
-
-
-def _name(index: Any) -> Hashable:
-    try:
-        return operator.index(index)
-    except TypeError:
-        return repr(index)
-
-
-def bottom(dataset: Any) -> tuple[Any, list[int] | None]:
-    """The dataset below all Subsets, and what each sample is called there.
-
-    `DataLoader(data, sampler=SubsetRandomSampler(chosen))` becomes `Subset(data, chosen)` with a DistributedSampler:
-    only the numbers at the bottom mean the same samples in both.
-    """
-    names: list[int] | None = None
-    while isinstance(dataset, Subset):
-        own = [int(i) for i in dataset.indices]
-        names = own if names is None else [own[i] for i in names]
-        dataset = dataset.dataset
-    return dataset, names
-
-
-def _shapes(data: Any, samples: int) -> str:
-    """The sizes of the tensors of a batch, but for how many samples it has."""
-    told = []
-    for found in tensors(data):
-        sizes = list(found.shape)
-        if samples in sizes:
-            sizes.remove(samples)  # the first: that of the samples
-        told.append(str(sizes))
-    return " ".join(told)
-
-
-class State:
-    """One pass over one loader, while it goes on."""
-
-    def __init__(self, loader: Any, made: int, number: int, given: Mapping[str, Any] | None) -> None:
-        self.made, self.number, self.given = made, number, given
-        base, self.names = bottom(loader.dataset)
-        self.size, self.sampler = _length(base), type(loader.sampler).__name__
-        self.facts = {
-            "loader": made,
-            "number": number,
-            "size": self.size,
-            "length": _length(loader),
-            "batch_size": loader.batch_size,
-            "collated": loader._auto_collation and not isinstance(loader.dataset, torch.utils.data.IterableDataset),
-            "sampler": self.sampler,
-        }
-        self.batches: list[list[Hashable]] = []
-        self._drawn: list[int] = []
-        self.shapes: list[str] = []
-        self.delivered = 0
-        self.iterator: weakref.ref[Any] | None = None
-        self.active = self.training = self.over = False
-
-    def name(self, index: Any) -> Hashable:
-        """What a sample is called in the dataset at the bottom."""
-        name = _name(index)
-        return self.names[name] if self.names is not None and isinstance(name, int) else name
-
-    def draw(self, batch: Any) -> None:
-        """A batch is about to be read."""
-        listed = batch if isinstance(batch, (list, tuple)) else [batch]
-        self.batches.append([self.name(index) for index in listed])
-        self._drawn += [name for index in listed if isinstance(name := _name(index), int)]
-
-    @property
-    def ascending(self) -> bool:
-        """In the order of the loader's own dataset, but for the padding at the end."""
-        before = self._drawn[:-1]
-        return before == sorted(before)
-
-    @property
-    def blocks(self) -> list[int]:
-        """How many samples of the batch that was read last each rank had."""
-        if self.given is not None and self.delivered <= len(self.given["sizes"]):
-            return list(self.given["sizes"][self.delivered - 1])
-        return [len(self.batches[-1])]
 
 
 class Orders:
@@ -148,8 +61,11 @@ class Orders:
         self._beside: Mapping[str, Any] = plan or {} if padded else {}
         self._made = 0
         self._own_sizes: dict[int, int | None] = {}  # of the batches, before they were made those of all ranks together
-        self._open: list[State] = []
-        self._latest: State | None = None
+        self._open: list[Pass] = []
+        #: passes that were left behind a batch: since the last step, and between the two before it
+        self._left: list[Pass] = []
+        self._left_before: list[Pass] = []
+        self._latest: Pass | None = None
         self.place = ""  # what a loader did last: gave a batch to train with, or came to the end of a pass
         self.fed = False  # did a loader give a batch since the last step?
 
@@ -166,7 +82,7 @@ class Orders:
 
     def _planned(self, made: int, dataset: Any) -> Mapping[str, Any] | None:
         entry = self._plan.get(str(made))
-        return entry if entry is not None and entry["size"] == _length(bottom(dataset)[0]) else None
+        return entry if entry is not None and entry["size"] == length(bottom(dataset)[0]) else None
 
     def _make(self, real: Any) -> Any:
         signature = inspect.signature(real)
@@ -189,8 +105,8 @@ class Orders:
     def _len(self, real: Any) -> Any:
         def __len__(loader: Any) -> int:
             entry = self._planned(getattr(loader, _MADE), loader.dataset)
-            length: int = entry["length"] if entry is not None and entry["length"] is not None else real(loader)
-            return length
+            found: int = entry["length"] if entry is not None and entry["length"] is not None else real(loader)
+            return found
 
         return __len__
 
@@ -204,19 +120,19 @@ class Orders:
             real(iterator, loader)
             entry = self._planned(made, loader.dataset)
             given = entry["passes"].get(str(number)) if entry is not None and iterator._auto_collation else None
-            state = State(loader, made, number, given)
+            state = Pass(loader, made, number, given)
             if given is not None:
                 self._note_own(loader, state, given["batches"])
                 iterator._sampler_iter = iter(self._indices(state, given["batches"]) or iterator._sampler_iter)
             state.iterator = weakref.ref(iterator, lambda _: self._end(state, complete=False))
-            setattr(iterator, _STATE, state)
+            setattr(iterator, _PASS, state)
             self._open.append(state)
             self._latest = state
 
         return __init__
 
     @staticmethod
-    def _indices(state: State, batches: Iterable[Iterable[Any]]) -> list[list[Any]]:
+    def _indices(state: Pass, batches: Iterable[Iterable[Any]]) -> list[list[Any]]:
         """The batches in the numbers of this loader's dataset; none where it has not all of these samples."""
         if state.names is None:
             return [list(batch) for batch in batches]
@@ -226,7 +142,7 @@ class Orders:
             return []
         return [[places[name] for name in batch] for batch in batches]
 
-    def _note_own(self, loader: Any, state: State, batches: Iterable[Iterable[Any]]) -> None:
+    def _note_own(self, loader: Any, state: Pass, batches: Iterable[Iterable[Any]]) -> None:
         """How the samples of the ranks compare with those that this loader would have drawn."""
         sampler, whole = loader.sampler, loader.batch_sampler
         if type(whole) is BatchSampler:  # `DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 10, True))`
@@ -260,14 +176,14 @@ class Orders:
             assert state is not None
             seed = self._streams.seed
             place = ("sample", state.made, state.number)
-            setattr(fetcher, _STATE, state)
+            setattr(fetcher, _PASS, state)
             real(fetcher, _Seeded(dataset, lambda index: seed(*place, state.name(index))), *args, **kwargs)
 
         return __init__
 
     def _fetch(self, real: Any) -> Any:
         def fetch(fetcher: Any, indices: Any) -> Any:
-            own, state = real(fetcher, indices), getattr(fetcher, _STATE)
+            own, state = real(fetcher, indices), getattr(fetcher, _PASS)
             part, together = self._of_all(state)
             if part is None:
                 return own
@@ -278,7 +194,7 @@ class Orders:
 
         return fetch
 
-    def _of_all(self, state: State) -> tuple[Part | None, list[Any]]:
+    def _of_all(self, state: Pass) -> tuple[Part | None, list[Any]]:
         """Which part of the ranks' batches together the one that was drawn last is, and those."""
         given = self._beside.get(str(state.made), {}).get("passes", {}).get(str(state.number))
         number = len(state.batches) - 1
@@ -294,14 +210,14 @@ class Orders:
     def _next_index(self, real: Any) -> Any:
         def _next_index(iterator: Any) -> Any:
             batch = real(iterator)
-            getattr(iterator, _STATE).draw(batch)
+            getattr(iterator, _PASS).draw(batch)
             return batch
 
         return _next_index
 
     def _next(self, real: Any) -> Any:
         def __next__(iterator: Any) -> Any:
-            state: State = getattr(iterator, _STATE)
+            state: Pass = getattr(iterator, _PASS)
             try:
                 data = real(iterator)
             except StopIteration as end:
@@ -313,7 +229,7 @@ class Orders:
             self.fed = True
             place = (state.made, state.number, state.delivered)
             samples = state.batches[-1] if state.batches else []
-            state.shapes.append(_shapes(data, len(samples)))
+            state.shapes.append(shapes_of(data, len(samples)))
             self._streams.enter(place, samples, state.blocks if samples else [], self._log.rank)
             self._streams.rows_first = all(t.dim() and len(t) == len(samples) for t in tensors(data))
             return self._deliver(data)
@@ -322,24 +238,46 @@ class Orders:
 
     def on_step(self) -> None:
         """An optimizer stepped: the passes that gave a batch since the last step are training passes."""
+        if not self.fed:  # several optimizers step by one batch
+            return
         self.fed = False
-        for state in self._open:
-            if state.active:
-                state.training, state.active = True, False
+        going_on = [state for state in self._open if state.active]
+        for state in going_on:
+            state.training, state.active = True, False
+        self._sort_left(bool(going_on))
 
-    def _end(self, state: State, complete: bool, left: bool = True) -> None:
+    def _sort_left(self, another: bool) -> None:
+        """`x = next(iter(loader))` before each step trains; before a loop (`another` pass) it is a look at a batch."""
+        before, again = {s.made for s in self._left_before}, {s.made for s in self._left}
+        for state in self._left:
+            state.training = not another or state.made in before
+        for state in self._left_before:
+            state.training = state.training or state.made in again
+            self._note(state)
+        self._left_before, self._left = self._left, []
+
+    def _end(self, state: Pass, complete: bool, left: bool = True) -> None:
         """A pass is over; `left`: by a break, and not where its loader ended it."""
         if state.over:
             return
         state.over = True
         self._open.remove(state)
-        told = {"training": state.training, "complete": complete, "ascending": state.ascending, "shapes": state.shapes}
-        self._log.note("order", **state.facts, **told, batches=state.batches)
+        state.complete = complete
+        if state.active and not complete:
+            self._left.append(state)  # the next steps tell whether it trained
+        else:
+            self._note(state)
         if not left:
             self.place = "trained" if state.training else "evaluated"
             self._streams.leave(state.made, state.number)
+
+    def _note(self, state: Pass) -> None:
+        told = {"training": state.training, "complete": state.complete, "ascending": state.ascending}
+        self._log.note("order", **state.facts, **told, shapes=state.shapes, batches=state.batches)
 
     def finish(self) -> None:
         """Write down the passes that were never read to the end."""
         for state in list(self._open):
             self._end(state, complete=False)
+        for state in (*self._left_before, *self._left):
+            self._note(state)
