@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, join, origins
+from ddpify.facts.contents import constants, data_of, join, made_as_set, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.methods import Methods
@@ -101,7 +101,11 @@ class Builtins(Methods):
 
     def transparent(self, name: str, first: Value, node: cst.Call, frame: Frame) -> Value:
         if name in ("list", "tuple", "filter", "iter") and any(isinstance(o, (Parameters, Seq)) for o in first):
-            return first
+            sets = [o for o in first if made_as_set(o)]
+            if not sets or name not in ("list", "tuple"):
+                return first
+            elements = join(*(self.element_of(o, node) for o in sets))
+            return join(tuple(o for o in first if o not in sets), (Seq(self.site(node, frame), joined=elements),))
         made = Iteration(self.site(node, frame), how="iter" if name not in ("set", "frozenset") else "set", of=(first,))
         return self.refreshed(made, node, frame)
 

@@ -48,6 +48,17 @@ def may_hold(value: Value, obj: Obj) -> bool:
     return obj in value or len(value) >= _MOST
 
 
+def made_as_set(obj: Obj) -> bool:
+    """`set()`, `{1, 2}`, `set(words)`, `{w for w in words}`: its order comes from the hash seed of each process."""
+    if isinstance(obj, Iteration):
+        return obj.how == "set"
+    node = obj.site.node if isinstance(obj, Seq) else None
+    func = node.func if isinstance(node, cst.Call) else None
+    return isinstance(node, (cst.Set, cst.SetComp)) or (
+        isinstance(func, cst.Name) and func.value in ("set", "frozenset")
+    )
+
+
 def merge(a: Data, b: Data) -> Data:
     if a == b:
         return a

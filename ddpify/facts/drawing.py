@@ -62,11 +62,16 @@ def is_certain(facts: Facts, seed: Seed, event: Event | None = None) -> bool:
 def _tests(event: Event) -> Iterator[cst.If]:
     """The tests under which an event happens, in its own function and in those that call it."""
     for frame, stmt, _ in steps(event):
-        for above in frame.source.ancestors(stmt):
-            if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
-                break
-            if isinstance(above, cst.If) and not is_guard(above):
-                yield above
+        yield from tests_around(frame, stmt)
+
+
+def tests_around(frame: Frame, stmt: cst.CSTNode) -> Iterator[cst.If]:
+    """The tests under which a statement runs, in its own function."""
+    for above in frame.source.ancestors(stmt):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            break
+        if isinstance(above, cst.If) and not is_guard(above):
+            yield above
 
 
 def _has_default(facts: Facts, seed: Seed) -> bool:
@@ -76,7 +81,8 @@ def _has_default(facts: Facts, seed: Seed) -> bool:
         if e.name == "add_argument" and isinstance(e.node, cst.Call):
             texts = [a.value.evaluated_value for a in e.node.args if isinstance(a.value, cst.SimpleString)]
             given = [a.value for a in e.node.args if a.keyword is not None and a.keyword.value == "default"]
-            if f"--{option}" in texts and given and isinstance(given[0], cst.Integer):
+            asked = {f"-{option}", f"--{option}", f"--{option.replace('_', '-')}"} & set(texts)
+            if asked and given and isinstance(given[0], cst.Integer):
                 return True
     return False
 

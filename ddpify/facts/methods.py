@@ -42,6 +42,7 @@ from ddpify.facts.values import (
     Wrapped,
 )
 
+_LIKE_IT = frozenset({"copy", "union", "intersection", "difference", "symmetric_difference"})  # of a list or set
 #: Methods of nn.Module that change it in place and give it back.
 PREPARES = frozenset(
     {
@@ -312,7 +313,7 @@ class Methods(Expressions):
             return NONE
         if name in ("pop", "popleft"):
             return join(obj.joined, *(obj.elements or ())) or UNKNOWN
-        return (obj,) if name == "copy" else UNKNOWN
+        return (obj,) if name in _LIKE_IT else UNKNOWN
 
     def of_thing(
         self, obj: Thing, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame

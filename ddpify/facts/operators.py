@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ddpify.facts.contents import all_parameters, constants, data_of, join, origins
+from ddpify.facts.contents import all_parameters, constants, data_of, join, made_as_set, origins
 from ddpify.facts.externals import is_iterable_dataset
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import State
@@ -17,6 +17,7 @@ from ddpify.facts.values import (
     FromBatch,
     FromForward,
     Instance,
+    Iteration,
     Loader,
     Module,
     Obj,
@@ -29,6 +30,7 @@ from ddpify.facts.values import (
 
 #: What is made once where it is made: `dataset is train_set` compares the objects.
 _MADE_ONCE = (Dataset, Loader, Module, Optimizer)
+_OF_SETS = frozenset({"BitOr", "BitAnd", "BitXor", "Subtract"})
 
 
 def _joined(one: Value, two: Value) -> str:
@@ -56,6 +58,8 @@ class Operators(State):
         sequences = [o for o in (*one, *two) if isinstance(o, (Seq, Parameters))]
         if sequences and operator == "Add":
             return self.concatenated(sequences, node, frame)
+        if operator in _OF_SETS and any(map(made_as_set, (*one, *two))):
+            return self.made(node, frame, Iteration(self.site(node, frame), how="set", of=(join(one, two),)))
         if operator == "Add" and (kind := _joined(one, two)):
             return self.made(node, frame, Dataset(self.site(node, frame), name=kind, of=(*one, *two)))
         left, right = constants(one), constants(two)

@@ -10,8 +10,10 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.dependencies import read_names
+from ddpify.facts.drawing import is_certain, tests_around
 from ddpify.facts.frames import Entry, Frame
 from ddpify.facts.given_ranks import default_of
+from ddpify.facts.placing import steps
 from ddpify.facts.seeds import Seed
 from ddpify.source import Source
 
@@ -22,9 +24,14 @@ _SETTINGS = re.compile(
 )
 
 
-def called_apart(facts: Facts, source: Source, frame: Frame, fixed: Sequence[Seed], rank: str) -> str:
-    """`set_seed(args.seed + dist.get_rank())`, where the script calls `set_seed(args.seed)`; "" where it cannot."""
-    for seed in fixed:
+def called_apart(
+    facts: Facts, source: Source, frame: Frame, fixed: Sequence[tuple[str, Seed]], rank: str
+) -> tuple[str, str]:
+    """`set_seed(args.seed + dist.get_rank())`, where the script calls `set_seed(args.seed)`; "" where it cannot.
+
+    With the test under which it does.
+    """
+    for test, seed in fixed:
         of = seed.call.args[0].value
         around = seed.event.frame
         if not isinstance(of, cst.Name) or of.value in around.assigned or not _only_seeds(around):
@@ -32,8 +39,30 @@ def called_apart(facts: Facts, source: Source, frame: Frame, fixed: Sequence[See
         for entry in around.entries:
             text = _again(facts, source, frame, entry, around, of.value, rank)
             if text:
-                return text
-    return ""
+                return test, text
+    return "", ""
+
+
+def asked_for(facts: Facts, seed: Seed, source: Source, frame: Frame, place: cst.CSTNode) -> str | None:
+    """`args.seed is not None`: the test under which a seed is set, "" where it always is; None where it has no name."""
+    if is_certain(facts, seed):
+        return ""
+    ways = [(frame, place), *((e.frame, e.stmt) for chain in frame.chains() for e in chain)]
+    around = {id(a) for f, stmt in ways for a in f.source.ancestors(stmt)}
+    found = ""
+    for there, stmt, _ in steps(seed.event):
+        for test in tests_around(there, stmt):
+            if id(test) in around:
+                continue
+            within = any(a is test.body for a in there.source.ancestors(stmt))
+            if found or not within or there.source is not source or not nameable(facts, test.test, there, frame.node):
+                return None
+            text = source.code(test.test)
+            loose = isinstance(test.test, (cst.IfExp, cst.Lambda)) or (
+                isinstance(test.test, cst.BooleanOperation) and isinstance(test.test.operator, cst.Or)
+            )
+            found = f"({text})" if loose and not test.test.lpar else text
+    return found
 
 
 def _only_seeds(frame: Frame) -> bool:

@@ -12,8 +12,9 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import guarded
-from ddpify.facts.values import Const, Ext, Iteration
+from ddpify.facts.values import Const, Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._set_orders import is_set, lists_set, orders
 from ddpify.source import Source, walk
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
@@ -84,7 +85,8 @@ class ListingOrder(Rule):
 
     ## What it does
     Finds `os.listdir`, `glob.glob`, `list(set(...))` and `enumerate` of a set without `sorted` around them, before
-    training.
+    training; in a conversion also loops over a set that number, list or draw something, and `sorted(kinds, key=len)`
+    of one.
 
     ## Why is this bad?
     A listing's order may differ from node to node, and the order of a set of strings differs from process to process:
@@ -129,9 +131,8 @@ class ListingOrder(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
-        if not facts.converting:
-            yield from self.by_hash(facts)
         first = min((e.seq for e in facts.roles.backwards), default=len(facts.flow.log.events))
+        yield from self.by_set(facts, first) if facts.converting else self.by_hash(facts)
         training = {id(loop) for loop in facts.roles.training_loops}
 
         def trains(e: Event) -> bool:
@@ -164,6 +165,21 @@ class ListingOrder(Rule):
                 reason="the same order on every rank",
             )
 
+    def by_set(self, facts: Facts, first: int) -> Iterator[Finding]:
+        """`for word in words: index[word] = len(index)` of a set, `sorted(kinds, key=len)`"""
+        begun = {id(e.node): e.seq for e in reversed(list(facts.flow.log.of("loop")))}
+        for source in facts.flow.modules:
+            for given in orders(facts, source) if facts.editable(source) else ():
+                loop = source.parents.get(given)
+                if isinstance(loop, cst.For) and begun.get(id(loop), first + 1) > first:
+                    continue
+                code = source.code(given).split("\n")[0]
+                edit: Edit = Surround(source, given, "sorted(", ")")
+                if lists_set(facts, given) and isinstance(given, cst.Call):
+                    edit = Replace(source, given.func, "sorted")
+                message = f"the order of `{code}` may differ from rank to rank"
+                yield self.finding(source, given, message, edit, reason="the same order on every rank")
+
     def by_hash(self, facts: Facts) -> Iterator[Finding]:
         """`for name in set(...): self.register_buffer(name, ...)`, `hash(word) % size`."""
         seen: set[int] = set()
@@ -171,7 +187,7 @@ class ListingOrder(Rule):
             source = e.frame.source
             if id(e.node) in seen or not facts.editable(source):
                 continue
-            if e.kind == "loop" and isinstance(e.node, cst.For) and self.is_set(facts, e.node.iter):
+            if e.kind == "loop" and isinstance(e.node, cst.For) and is_set(facts, e.node.iter):
                 target = source.code(e.node.target)
                 made = next((n for n in walk(e.node.body) if _keeps(source, n, target)), None)
                 if made is not None:
@@ -189,12 +205,6 @@ class ListingOrder(Rule):
                     seen.add(id(e.node))
                     code = source.code(e.node)
                     yield self.finding(source, e.node, f"`{code}` of a text is another number in every process")
-
-    def is_set(self, facts: Facts, node: cst.BaseExpression) -> bool:
-        held = facts.flow.values.get(node, ())
-        return isinstance(node, (cst.Set, cst.SetComp)) or any(
-            isinstance(o, Iteration) and o.how == "set" for o in held
-        )
 
     def ordered(self, facts: Facts, source: Source, node: cst.CSTNode) -> bool:
         """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""
@@ -266,7 +276,7 @@ class ListingOrder(Rule):
         if e.name not in _TAKES_ORDER or not isinstance(e.node, cst.Call) or not e.node.args:
             return False
         given = e.node.args[0].value
-        return self.is_set(facts, given) and not self.ordered(facts, e.frame.source, e.node)
+        return is_set(facts, given) and not self.ordered(facts, e.frame.source, e.node)
 
 
 def _is_list_of(source: Source, node: cst.CSTNode) -> bool:

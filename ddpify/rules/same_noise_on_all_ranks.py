@@ -19,7 +19,7 @@ from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.rules._seeding import called_apart, nameable
+from ddpify.rules._seeding import asked_for, called_apart, nameable
 from ddpify.source import Source
 
 #: torch.manual_seed, generator.manual_seed, np.random.seed, and set_seed of a module that is not there
@@ -137,7 +137,8 @@ class SameNoiseOnAllRanks(Rule):
         behind = epoch_loop_behind(facts, late) if late else None
         if behind is not None:
             source, frame = behind[0].frame.source, behind[0].frame
-        lines = self.seeded(facts, source, frame, fixed, apart)
+        place = point.after if behind is None else behind[1]
+        lines = self.seeded(facts, source, frame, place, fixed, apart)
         unplaced = behind is None if late else point.is_before
         if not fixed and (not lines or unplaced):
             return  # without a seed, processes draw differently but for what CUDA draws
@@ -146,13 +147,15 @@ class SameNoiseOnAllRanks(Rule):
         if not lines or unplaced or not facts.editable(source):
             yield self.unvaried(facts, fixed, late if behind is None else [], needed=drawn is not None)
             return
-        block = f"if not {facts.names_of(source)['is_main_process']}():\n" + "\n".join(lines)
-        place = point.after if behind is None else behind[1]
+        blocks = []
+        for test in dict.fromkeys(test for test, _ in lines):
+            asked = f"{test} and " * bool(test) + f"not {facts.names_of(source)['is_main_process']}()"
+            blocks.append("\n".join([f"if {asked}:", *(f"    {line}" for t, line in lines if t == test)]))
         yield self.finding(
             source,
             place,
             "the other ranks get a seed of their own",
-            InsertAfter(source, place, (block,)) if behind is None else InsertBefore(source, place, (block,)),
+            (InsertAfter if behind is None else InsertBefore)(source, place, tuple(blocks)),
             AddHelper(source, "is_main_process"),
             AddImport(source, "dist"),
             reason=f"{why}; rank 0 keeps the original's stream",
@@ -172,24 +175,25 @@ class SameNoiseOnAllRanks(Rule):
             e = fixed[-1].event
             yield self.finding(e.frame.source, e.node, f"all ranks draw the same random numbers while training: {why}")
 
-    def seeded(self, facts: Facts, source: Source, frame: Frame, fixed: list[Seed], apart: bool) -> list[str]:
-        """`torch.manual_seed(seed + dist.get_rank())` for every generator whose seed can be named there."""
-        names, unit = facts.names_of(source), "    "
+    def seeded(
+        self, facts: Facts, source: Source, frame: Frame, place: cst.CSTNode, fixed: list[Seed], apart: bool
+    ) -> list[tuple[str, str]]:
+        """`torch.manual_seed(seed + dist.get_rank())` for every generator whose seed has a name there, and its test."""
+        names = facts.names_of(source)
+        rank = f"{names['dist']}.get_rank()"
         if apart:
-            rank = f" + {names['dist']}.get_rank())"
-            return [f"{unit}{line}{rank}" for line in streams_drawn(facts, source)]
+            return [("", f"{line} + {rank})") for line in streams_drawn(facts, source)]
+        asked = [(test, s) for s in fixed if (test := asked_for(facts, s, source, frame, place)) is not None]
         lines = []
         for what in ("torch", "numpy", "random"):
-            seed = next(
-                (s for s in fixed if s.what == what and nameable(facts, s.call, s.event.frame, frame.node)), None
-            )
-            if seed is not None:
-                func = seed.event.frame.source.code(seed.call.func)
-                text = seed.text if _plain(seed) else f"({seed.text})"
-                lines.append(f"{unit}{func}({text} + {names['dist']}.get_rank())")
+            for test, seed in asked:
+                if seed.what == what and nameable(facts, seed.call, seed.event.frame, frame.node):
+                    func = seed.event.frame.source.code(seed.call.func)
+                    lines.append((test, f"{func}({seed.text if _plain(seed) else f'({seed.text})'} + {rank})"))
+                    break
         if not lines:
-            again = called_apart(facts, source, frame, fixed, f"{names['dist']}.get_rank()")
-            lines = [unit + again] if again else []
+            test, again = called_apart(facts, source, frame, asked, rank)
+            lines = [(test, again)] if again else []
         return lines
 
     def unvaried(self, facts: Facts, fixed: list[Seed], late: list[Event], needed: bool) -> Finding:

@@ -86,3 +86,57 @@ def test_a_function_that_does_more_is_not(extra: str) -> None:
     found = convert_bytes(SEEDED.replace("EXTRA", extra).replace("CALL", "fix('a', 3)").encode())
     assert "fix('a', 3 + " not in found.text
     assert any("the seed `number` cannot be named" in f.message for f in found.plan.notes)
+
+
+ASKED = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def fix(seed):
+    if seed is not None:
+        torch.manual_seed(seed)
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-seed", type=int, default=NONE)
+args = parser.parse_args()
+SEED
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        net(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def asked(seed: str, default: str = "None") -> str:
+    return convert_bytes(ASKED.replace("SEED", seed).replace("NONE", default).encode()).text
+
+
+@pytest.mark.parametrize(
+    ("test", "written"),
+    [
+        ("args.seed is not None", "if args.seed is not None and not is_main_process():"),
+        ("args.seed", "if args.seed and not is_main_process():"),
+        ("args.seed or 0", "if (args.seed or 0) and not is_main_process():"),
+    ],
+)
+def test_a_seed_that_may_not_be_set_is_asked_for(test: str, written: str) -> None:
+    """`None + 1` stopped all ranks but the first."""
+    text = asked(f"if {test}:\n    torch.manual_seed(args.seed)")
+    assert f"{written}\n    torch.manual_seed(args.seed + dist.get_rank())\n" in text
+
+
+def test_a_seed_with_a_default_is_set() -> None:
+    text = asked("if args.seed is not None:\n    torch.manual_seed(args.seed)", default="3")
+    assert "\nif not is_main_process():\n    torch.manual_seed(args.seed + dist.get_rank())\n" in text
+
+
+@pytest.mark.parametrize(
+    "seed", ["fix(args.seed)", "if args.seed is None:\n    pass\nelse:\n    torch.manual_seed(args.seed)"]
+)
+def test_a_seed_under_a_test_that_has_no_name_there_is_left_alone(seed: str) -> None:
+    assert "get_rank()" not in asked(seed)
