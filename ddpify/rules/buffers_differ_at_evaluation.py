@@ -13,6 +13,7 @@ from ddpify.facts.dependencies import bound_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.layers import BUFFERS, mentions
+from ddpify.facts.moving import find_moving
 from ddpify.facts.placing import following
 from ddpify.facts.roles import expression_for, loaders_in
 from ddpify.facts.routes import in_step
@@ -28,7 +29,8 @@ class BuffersDifferAtEvaluation(Rule):
 
     ## What it does
     Puts `sync_buffers(model.module)` before the evaluation of a model that has buffers which a training forward
-    changes. Copies and averages of such a model (EMA, AveragedModel, a mean teacher) get them too.
+    changes. Copies and averages of such a model (EMA, AveragedModel, a mean teacher) get them too, and so do frozen
+    networks that run in train mode: BatchNorm takes in what it sees, trained or not.
 
     ## Why is this bad?
     Each rank's BatchNorm has seen its own batches, and DDP broadcasts rank 0's buffers only at the next training
@@ -93,6 +95,27 @@ class BuffersDifferAtEvaluation(Rule):
                 "nets = [DDP(net, find_unused_parameters=True) for net in nets]",
                 "    for one in nets:\n        sync_buffers(one.module)\n    guesses = [one.module(",
             ),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            body, still = nn.Sequential(nn.BatchNorm1d(4)), nn.Sequential(nn.BatchNorm1d(4))
+            body.requires_grad_(False)
+            still.requires_grad_(False).eval()
+            head = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+            for epoch in range(2):
+                body.train()
+                for (x,) in loader:
+                    head(body(x) + still(x)).mean().backward()
+                    optimizer.step()
+                body.eval()
+                print(head(body(torch.ones(1, 4)) + still(torch.ones(1, 4))).item())
+            """,
+            gives=("    body.eval()\n    sync_buffers(body)\n    result =",),
         ),
     )
 
@@ -214,18 +237,20 @@ def _comprehension(source: Source, node: cst.CSTNode, stmt: cst.CSTNode) -> cst.
 
 
 def _followers(facts: Facts) -> set[Module]:
-    """Copies and averages of trained models, and others of their class: no wrapper makes their buffers alike."""
+    """Copies and averages of trained models, others of their class, frozen ones in train mode: in no wrapper."""
     inner = {part for w in facts.after_roles.wrapped for m in modules((w,)) for part in (m, m.inner or m)}
     classes = {m.cls for m in inner if m.cls is not None}
     seen = {e.obj for e in facts.after.log.of("forward") if isinstance(e.obj, Module) and e.obj not in inner}
-    return {m for m in seen if m.evidence == "a copy" or role_of(m.name) == "copy-module" or m.cls in classes}
+    copies = {m for m in seen if m.evidence == "a copy" or role_of(m.name) == "copy-module" or m.cls in classes}
+    return copies | {*find_moving(facts.after, facts.after_roles)}
 
 
 def _looks_on(facts: Facts, e: Event, followers: set[Module]) -> bool:
     """Whether a forward belongs to an evaluation: of a wrapper, or of a follower outside the steps."""
     if isinstance(e.obj, Wrapped):
         return e.grad is False or e.node not in facts.after_roles.training_forwards
-    return e.grad is False and e.obj in followers and not in_step(facts.after_roles, e)
+    graded = e.grad is not False and e.node in facts.after_roles.training_forwards
+    return e.obj in followers and not graded and not in_step(facts.after_roles, e)
 
 
 def _named(e: Event) -> Iterator[Raw]:

@@ -17,6 +17,7 @@ from ddpify.facts.unused import left_out
 from ddpify.facts.values import FromForward, Module, Wrapped
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._frozen import frozen_models
 from ddpify.rules._unread import unread
 from ddpify.rules._wrapping import device_ids, sync_batchnorm, wrap_statement
 from ddpify.source import walk
@@ -226,6 +227,7 @@ class ModelNotWrapped(Rule):
                     + (f"; DDP refuses `{w.target}` where nothing of it is trained" if w.may_be_frozen else ""),
                 )
         yield from unread(self, facts)
+        yield from frozen_models(self, facts)
         if not facts.wraps and not facts.roles.bare:
             yield self.untraced(facts)
         else:
