@@ -160,6 +160,18 @@ def test_a_number_over_the_padded_set_may_differ_by_the_padding_and_what_printin
     assert {r.name: r for r in rows(pair)}["same_numbers"].status is status
 
 
+@pytest.mark.parametrize(("cut", "status"), [(True, Status.NOT_TRIED), (False, Status.FAILED)])
+def test_numbers_of_evaluations_that_were_cut_short_are_not_compared(cut: bool, status: Status) -> None:
+    def printed(number: str) -> list[dict[str, Any]]:
+        looked = {**ORDER, "loader": 1, "training": False, "complete": not cut, "cut": cut}
+        line = {"kind": "line", "text": f"right {number}", "place": "evaluated"}
+        return [{**ORDER, "batches": [[0]]}, looked, line, end()]
+
+    found = {r.name: r for r in rows(Pair(trace(*[printed("0.5")] * 2), trace(printed("0.7")), True))}["same_numbers"]
+    assert found.status is status
+    assert ("--max-batches" in found.sentence) is cut
+
+
 @pytest.mark.parametrize(("done", "length", "told"), [(12, 21, True), (2, 2, False), (10, 10, False), (5, 50, False)])
 def test_schedules_that_come_to_a_half_of_their_length_are_told(done: int, length: int, told: bool) -> None:
     lines = [

@@ -107,6 +107,7 @@ class Order(Event):
     sampler: str = ""
     training: bool = False
     complete: bool = False
+    cut: bool = False  # by --max-batches
     ascending: bool = False
     shapes: tuple[str, ...] = ()  # of each batch, without the number of its samples
     batches: tuple[Sequence[int | str], ...] = ()

@@ -18,16 +18,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 from . import datasets
 from .log import Log, patch
+from .passes import length
 
 MOST_INDICES = 200_000  # of one pass; more are counted but not written down
 _PASS, _LOADER = "_ddpify_pass", "_ddpify_loader"
-
-
-def _size(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except Exception:  # whatever a dataset without a length says
-        return None
 
 
 class CutShort(StopIteration):
@@ -51,7 +45,7 @@ class Pass:
             "loader": number,
             "order": order,
             "at": at,
-            "size": _size(loader.dataset),
+            "size": length(loader.dataset),
             "sampler": type(sampler).__name__,
             "shuffle": bool(getattr(sampler, "shuffle", isinstance(sampler, RandomSampler))),
             "epoch": getattr(sampler, "epoch", None),

@@ -221,7 +221,8 @@ class Orders:
             try:
                 data = real(iterator)
             except StopIteration as end:
-                self._end(state, complete=not isinstance(end, CutShort), left=False)
+                state.cut = isinstance(end, CutShort)
+                self._end(state, complete=not state.cut, left=False)
                 raise
             state.delivered += 1
             state.active = torch.is_grad_enabled()
@@ -272,8 +273,10 @@ class Orders:
             self._streams.leave(state.made, state.number)
 
     def _note(self, state: Pass) -> None:
-        told = {"training": state.training, "complete": state.complete, "ascending": state.ascending}
-        self._log.note("order", **state.facts, **told, shapes=state.shapes, batches=state.batches)
+        told = {"training": state.training, "complete": state.complete, "cut": state.cut}
+        self._log.note(
+            "order", **state.facts, **told, ascending=state.ascending, shapes=state.shapes, batches=state.batches
+        )
 
     def finish(self) -> None:
         """Write down the passes that were never read to the end."""

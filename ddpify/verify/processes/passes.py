@@ -74,7 +74,7 @@ class Pass:
         self.shapes: list[str] = []
         self.delivered = 0
         self.iterator: weakref.ref[Any] | None = None
-        self.active = self.training = self.over = self.complete = False
+        self.active = self.training = self.over = self.complete = self.cut = False
 
     def name(self, index: Any) -> Hashable:
         """What a sample is called in the dataset at the bottom."""
