@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.altered import OTHERWISE, altered, chosen_anew, seen_outside
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.dependencies import Binding, bindings, closure, named, read_names
 from ddpify.facts.frames import Event, Frame
@@ -26,14 +27,29 @@ _TOGETHER = frozenset(
 def collected(facts: Facts, loop: LoopFacts) -> list[str]:
     """What holds numbers of the batches and is used behind the loop: `losses` of `losses.append(loss.item())`."""
     inside = {id(n) for n in walk(loop.node.body)}
+    return [text for text in holders(facts, loop) if _is_used(facts, loop, text, inside)]
+
+
+def holders(facts: Facts, loop: LoopFacts) -> list[str]:
+    """What holds numbers of the batches, used behind the loop or not; the loop's sums are looked at by name."""
+    inside = {id(n) for n in walk(loop.node.body)}
     found: list[str] = []
     for e in loop.frame.events:
-        if id(e.node) not in inside:
-            continue
-        for text in (*_changed(facts, loop, e), *_grown(facts, loop, e)):
-            if text not in found and read_after(loop, text, inside):
-                found.append(text)
-    return found
+        if id(e.node) in inside:
+            found += [*_changed(facts, loop, e), *_grown(facts, loop, e)]
+    sums = {a.target for a in loop.accumulators}
+    entries = {base_of(name) for name in sums} - sums
+    otherwise = altered(facts, loop, by=OTHERWISE) if entries else []
+    for text in altered(facts, loop):
+        known = text in sums or (text in entries and text not in otherwise)
+        if not known and not any(text.startswith(f"{name}.") for name in found):
+            found.append(text)
+    return list(dict.fromkeys(found))
+
+
+def _is_used(facts: Facts, loop: LoopFacts, text: str, inside: set[int]) -> bool:
+    """Behind the loop, or by those who gave it to the function, or elsewhere in the module that it belongs to."""
+    return read_after(loop, text, inside) or seen_outside(facts, loop, text)
 
 
 def _changed(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
@@ -110,10 +126,11 @@ def left_over(facts: Facts, loop: LoopFacts) -> list[str]:
     sums = {a.target for a in loop.accumulators if a.agg != "const"}
     bound = list(bindings(loop.node.body))
     names = sorted({n for b in bound for n in b.targets} - {a.target for a in loop.accumulators})
+    anew = chosen_anew(facts, loop)
     return [
         name
         for name in names
-        if (closure([name], bound) & sums or any(_goes_on(facts, b, name) for b in bound))
+        if (closure([name], bound) & sums or any(_goes_on(facts, b, name) for b in bound) or name in anew)
         and read_after(loop, name, inside)
         and loaded_after(loop, name, inside)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddpify.facts.altered import OTHERWISE, altered
 from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import Meter, meters
@@ -34,10 +35,12 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     names = collected(facts, loop)
     lists = [name for name in mean_lists(facts, loop) if base_of(name) in names]
     held = [m for m in meters(facts, loop) if m.target in names]
+    otherwise = altered(facts, loop, by=OTHERWISE)
     counted = [t for t in tallies(facts, loop) if t.target not in lists and _can_be_sent(facts, t)]
+    counted = [t for t in counted if t.form == "entries" or t.target not in otherwise]
     whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
     made = [] if loop.dealt else left_over(facts, loop)
-    rest = [name for name in (*names, *made) if name not in whole]
+    rest = [name for name in dict.fromkeys((*names, *made)) if name not in whole]
     return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest))
 
 

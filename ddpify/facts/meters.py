@@ -12,7 +12,7 @@ from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import data_of
 from ddpify.facts.dependencies import named, read_names
 from ddpify.facts.frames import Event
-from ddpify.facts.loops import LoopFacts, read_after
+from ddpify.facts.loops import LoopFacts
 from ddpify.facts.starts import is_number, same_object, start_by_method, start_of
 from ddpify.facts.values import Class, Const, Func, Instance, Obj
 from ddpify.source import Source, walk
@@ -41,7 +41,7 @@ class Meter:
 
 
 def meters(facts: Facts, loop: LoopFacts) -> list[Meter]:
-    """The meters that begin anew before the loop, and are used behind it."""
+    """The meters that begin anew before the loop."""
     inside = {id(n) for n in walk(loop.node.body)}
     calls: dict[str, list[Event]] = {}
     others: set[str] = set()
@@ -53,7 +53,7 @@ def meters(facts: Facts, loop: LoopFacts) -> list[Meter]:
             if e.kind != "call" or not named(holder) or same_object(loop.frame, e):
                 others.add(name)
     found = [_meter(facts, name, events) for name, events in calls.items() if name not in others]
-    return [m for m in found if m is not None and _begins(facts, loop, m) and read_after(loop, m.target, inside)]
+    return [m for m in found if m is not None and _begins(facts, loop, m)]
 
 
 def _begins(facts: Facts, loop: LoopFacts, meter: Meter) -> bool:

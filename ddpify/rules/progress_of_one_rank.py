@@ -11,6 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
+from ddpify.facts.midway import shown_midway
 from ddpify.facts.values import FromLoop, Iteration, Loader
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import walk
@@ -21,7 +22,8 @@ class ProgressOfOneRank(Rule):
 
     ## What it does
     Multiplies `batch_idx * len(data)` in a message of the training loop by the world size, and `batch_idx * args.size
-    + len(data)` likewise.
+    + len(data)` likewise. What a message of the loop shows of running sums, means and meters is named in the report: it
+    is rank 0's own there.
 
     ## Why is this bad?
     The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
@@ -96,6 +98,7 @@ class ProgressOfOneRank(Rule):
             if not loop.training or id(loop.node) in done or not facts.editable(loop.source):
                 continue
             done.add(id(loop.node))
+            yield from self.running(facts, loop)
             yield from self.bars(facts, loop)
             for node in walk(loop.node.body):
                 if isinstance(node, cst.BinaryOperation) and self.counts(facts, loop, node):
@@ -112,6 +115,16 @@ class ProgressOfOneRank(Rule):
                         AddImport(loop.source, "dist"),
                         reason="progress in messages stays true",
                     )
+
+    def running(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
+        """`print(step, losses.avg)` in the loop: a note, since adding up at each message would cost a wait."""
+        names, lines = shown_midway(facts, loop)
+        if names:
+            quoted = " and ".join(f"`{name}`" for name in names)
+            places = f"line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines))}"
+            what = f"{quoted} in what the loop shows while it runs ({places})"
+            verb = "are" if len(names) > 1 else "is"
+            yield self.finding(loop.source, loop.node, f"{what} {verb} rank 0's own, of its batches so far", note=True)
 
     def bars(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
         """`bar.update(len(x))`, of a bar over all samples (`tqdm(total=len(data))`)."""

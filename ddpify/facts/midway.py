@@ -1,0 +1,60 @@
+"""A training loop in, its running numbers out that it shows while it runs: then they are rank 0's, of its shard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from ddpify.facts.altered import fed
+from ddpify.facts.collected import holders
+from ddpify.facts.dependencies import bindings, closure, read_names
+from ddpify.facts.frames import Event
+from ddpify.facts.loops import LoopFacts
+from ddpify.facts.starts import base_of
+from ddpify.facts.talk import find_talk
+from ddpify.facts.values import Heap, Iteration, Module, Optimizer, Thing, Wrapped
+from ddpify.source import walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
+
+_SAYS = frozenset({"print", "log"})
+_ON_BAR = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_description_str", "write"})
+
+
+def shown_midway(facts: Facts, loop: LoopFacts) -> tuple[list[str], list[int]]:
+    """The names of `print(f"{step}: {total / step}")` and `bar.set_postfix(loss=losses.avg)`, and the lines."""
+    running = {base_of(a.target) for a in loop.accumulators if a.agg not in ("const", "size")}
+    running |= {base_of(name) for name in holders(facts, loop) if not _is_model(loop, name)}
+    running -= fed(loop)
+    made = [b for b in bindings(loop.frame.node) if not b.targets & running]
+    inside = {id(n) for n in walk(loop.node.body)}
+    talk = {id(t.call.node) for t in find_talk(facts) if t.kind in _SAYS}
+    found: dict[str, None] = {}
+    lines: dict[int, None] = {}
+    for e in loop.frame.events if running else ():
+        if id(e.node) not in inside or not isinstance(e.node, cst.Call) or not _shows(e, talk):
+            continue
+        read = read_names(e.node)
+        shown = sorted(running & closure(read, made))
+        found.update(dict.fromkeys(shown))
+        lines.update({loop.source.line(e.node): None} if shown else {})
+    return list(found), list(lines)
+
+
+def _is_model(loop: LoopFacts, name: str) -> bool:
+    """`model` of `model.step(batch)`, an object that has the networks: what it shows is the step's own loss."""
+    holder = loop.frame.scope.holder(name)
+    held = holder.names.get(name, ()) if holder is not None else ()
+    kinds = (Module, Wrapped, Optimizer)
+    return any(isinstance(o, Heap) and any(isinstance(p, kinds) for v in o.fields.values() for p in v) for o in held)
+
+
+def _shows(e: Event, talk: set[int]) -> bool:
+    if e.kind == "external":
+        return id(e.node) in talk or e.name == "wandb.log"
+    if e.kind == "method":
+        bar = isinstance(e.obj, Iteration) and e.name in _ON_BAR
+        return id(e.node) in talk or bar or (isinstance(e.obj, Thing) and e.obj.name == "writer")
+    return e.callee is not None and any(id(inner.node) in talk for inner in e.callee.events)
