@@ -24,10 +24,13 @@ _TOGETHER = frozenset(
 )
 
 
-def collected(facts: Facts, loop: LoopFacts) -> list[str]:
-    """What holds numbers of the batches and is used behind the loop: `losses` of `losses.append(loss.item())`."""
+def collected(facts: Facts, loop: LoopFacts, needed: frozenset[str] = frozenset()) -> list[str]:
+    """What holds numbers of the batches and is used behind the loop: `losses` of `losses.append(loss.item())`.
+
+    Or is `needed` there.
+    """
     inside = {id(n) for n in walk(loop.node.body)}
-    return [text for text in holders(facts, loop) if _is_used(facts, loop, text, inside)]
+    return [text for text in holders(facts, loop) if text in needed or _is_used(facts, loop, text, inside)]
 
 
 def holders(facts: Facts, loop: LoopFacts) -> list[str]:
@@ -118,14 +121,15 @@ def _own_numbers(frame: Frame, seen: set[int]) -> list[str]:
 
 
 def left_over(facts: Facts, loop: LoopFacts) -> list[str]:
-    """`mean` of `mean = total / (i + 1)` in the loop, used behind it: made of sums that are one rank's own there.
+    """`mean` of `mean = total / (i + 1)` in the loop, used behind it: made of sums or lists that are one rank's own.
 
     Also a running average, `mean = 0.9 * mean + 0.1 * loss.item()`.
     """
     inside = {id(n) for n in walk(loop.node.body)}
-    sums = {a.target for a in loop.accumulators if a.agg != "const"}
+    gathered = set(holders(facts, loop))
+    sums = {a.target for a in loop.accumulators if a.agg != "const"} | gathered
     bound = list(bindings(loop.node.body))
-    names = sorted({n for b in bound for n in b.targets} - {a.target for a in loop.accumulators})
+    names = sorted({n for b in bound for n in b.targets} - {a.target for a in loop.accumulators} - gathered)
     anew = chosen_anew(facts, loop)
     return [
         name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddpify.facts.again import Again, computed_again
 from ddpify.facts.altered import OTHERWISE, altered
 from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
 from ddpify.facts.loops import LoopFacts
@@ -28,26 +29,37 @@ class Kept:
     tallies: tuple[Tally, ...]
     #: what stays one rank's own
     rest: tuple[str, ...]
+    #: what is computed again of numbers of all ranks
+    again: tuple[Again, ...] = ()
 
 
 def kept(facts: Facts, loop: LoopFacts) -> Kept:
     """What is kept in lists, dicts, arrays and meters, by what can be done with it."""
-    names = collected(facts, loop)
+    otherwise = altered(facts, loop, by=OTHERWISE)
+    counted = [t for t in tallies(facts, loop) if _can_be_sent(facts, t)]
+    counted = [t for t in counted if t.form == "entries" or t.target not in otherwise]
+    again = () if loop.dealt else computed_again(facts, loop, frozenset(t.target for t in counted))
+    names = collected(facts, loop, frozenset(name for a in again for name in a.reads))
     lists = [name for name in mean_lists(facts, loop) if base_of(name) in names]
     held = [m for m in meters(facts, loop) if m.target in names]
-    otherwise = altered(facts, loop, by=OTHERWISE)
-    counted = [t for t in tallies(facts, loop) if t.target not in lists and _can_be_sent(facts, t)]
-    counted = [t for t in counted if t.form == "entries" or t.target not in otherwise]
+    counted = [t for t in counted if t.target not in lists]
     whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
     made = [] if loop.dealt else left_over(facts, loop)
+    whole |= {a.name for a in again}
     rest = [name for name in dict.fromkeys((*names, *made)) if name not in whole]
-    return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest))
+    return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest), again)
+
+
+def needed(facts: Facts, loop: LoopFacts) -> frozenset[str]:
+    """What is read where something is computed again behind the loop."""
+    return frozenset(name for a in kept(facts, loop).again for name in a.reads)
 
 
 def brought_together(facts: Facts, loop: LoopFacts) -> set[str]:
     """The names that stand for numbers of all ranks once the planned reductions stand behind a training loop."""
     found = kept(facts, loop)
-    sums = {a.target for a in loop.accumulators if a.fresh and a.read_after}
+    sums = {a.target for a in loop.accumulators if a.fresh and (a.read_after or a.target in needed(facts, loop))}
+    sums |= {a.name for a in found.again}
     return sums | {*found.lists, *(m.target for m in found.meters), *(t.target for t in found.tallies)}
 
 

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.batchsize import is_given
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.roles import expression_for
 from ddpify.facts.sharding import loader_facts, subset_indices
@@ -129,3 +129,33 @@ def _is_share(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> boo
         ):
             return loop.loader in facts.flow.values.get(part.value, ())
     return False
+
+
+def is_count(facts: Facts, loop: LoopFacts, a: Accumulator, sums: list[Accumulator]) -> bool:
+    """A value per batch that could not be followed is a count where a number of samples divides it or weighs it."""
+    if any(weighed(facts, added) for added in a.added):
+        return True
+    counts = {s.target for s in sums if s.agg in ("sum", "size")}
+    for node in walk(loop.frame.node):
+        divided: tuple[cst.CSTNode, cst.BaseExpression] | None = None
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+            divided = node.left, node.right
+        elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
+            divided = node.target, node.value
+        if divided is None or not any(isinstance(n, cst.Name) and n.value == a.target for n in walk(divided[0])):
+            continue
+        if any(isinstance(n, cst.Name) and n.value in counts for n in walk(divided[1])):
+            return True
+        known = origins(facts.flow.values.get(divided[1], ()))
+        if any(isinstance(o, FromLength) and not isinstance(o.of, Loader) for o in known):
+            return True
+    return False
+
+
+def weighed(facts: Facts, added: cst.BaseExpression) -> bool:
+    """`loss.item() * len(x)`, `len(x) - len(kept)`: what the batch gives, for each of its samples."""
+    operators = (cst.Multiply, cst.Add, cst.Subtract)
+    if not isinstance(added, cst.BinaryOperation) or not isinstance(added.operator, operators):
+        return False
+    sides = (data_of(facts.flow.values.get(n, ())) for n in (added.left, added.right))
+    return any(side is not None and side.agg == "size" for side in sides)

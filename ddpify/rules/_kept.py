@@ -28,6 +28,14 @@ def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> I
     yield from _meters(rule, facts, loop, found.meters, done)
     for tally in found.tallies:
         yield _add_up(rule, facts, loop, tally)
+    for again in found.again:
+        yield rule.finding(
+            loop.source,
+            loop.node,
+            f"`{again.name}` is one rank's own behind the loop: it was computed within",
+            InsertAfter(loop.source, loop.node, (loop.source.code(again.stmt),), last=True),
+            reason=_REASON,
+        )
 
 
 def one_shard(rule: Rule, loop: LoopFacts, kept: Sequence[str]) -> Finding:

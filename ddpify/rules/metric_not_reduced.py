@@ -9,8 +9,8 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
-from ddpify.facts.contents import data_of, origins
 from ddpify.facts.evaluation import evaluations
+from ddpify.facts.kept import needed
 from ddpify.facts.loops import Accumulator, LoopFacts, counts_batches, read_elsewhere
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.phases import phase_test
@@ -19,9 +19,9 @@ from ddpify.facts.starts import base_of
 from ddpify.facts.tallies import tallies
 from ddpify.facts.trails import shown, way_back
 from ddpify.facts.unreduced import adds_up
-from ddpify.facts.values import FromLength, Loader
+from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._denominators import denominators
+from ddpify.rules._denominators import denominators, is_count
 from ddpify.rules._kept import kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._second_loader import second_loader
@@ -216,7 +216,9 @@ class MetricNotReduced(Rule):
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
         whole = {t.target for t in tallies(facts, loop)} if loop.training else set()  # they go over in one piece
-        used = [a for a in loop.accumulators if a.read_after and base_of(a.target) not in whole]
+        again = needed(facts, loop) if loop.training else frozenset[str]()
+        read = [a for a in loop.accumulators if a.read_after or a.target in again]
+        used = [a for a in read if base_of(a.target) not in whole]
         sums = [a for a in used if a.fresh]
         if loop.dealt:
             # nothing else is any rank's own: what the sums are divided by counts the whole
@@ -226,9 +228,7 @@ class MetricNotReduced(Rule):
             kept = [a for a in used if not a.fresh and not counts_batches(loop, a)]
             yield from self.unreduced(facts, loop, kept)
             sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
-            means = [
-                a for a in sums if a.agg == "mean" or (a.agg == "other" and not self.is_count(facts, loop, a, sums))
-            ]
+            means = [a for a in sums if a.agg == "mean" or (a.agg == "other" and not is_count(facts, loop, a, sums))]
             sums = [a for a in sums if a not in means]
             if means:
                 yield self.average(facts, loop, means)
@@ -290,26 +290,6 @@ class MetricNotReduced(Rule):
             reason="numbers of the whole set, alike on every rank",
         )
 
-    def is_count(self, facts: Facts, loop: LoopFacts, a: Accumulator, sums: list[Accumulator]) -> bool:
-        """A value per batch that could not be followed is a count where a number of samples divides it or weighs it."""
-        if any(weighed(facts, added) for added in a.added):
-            return True
-        counts = {s.target for s in sums if s.agg in ("sum", "size")}
-        for node in walk(loop.frame.node):
-            divided: tuple[cst.CSTNode, cst.BaseExpression] | None = None
-            if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-                divided = node.left, node.right
-            elif isinstance(node, cst.AugAssign) and isinstance(node.operator, cst.DivideAssign):
-                divided = node.target, node.value
-            if divided is None or not any(isinstance(n, cst.Name) and n.value == a.target for n in walk(divided[0])):
-                continue
-            if any(isinstance(n, cst.Name) and n.value in counts for n in walk(divided[1])):
-                return True
-            known = origins(facts.flow.values.get(divided[1], ()))
-            if any(isinstance(o, FromLength) and not isinstance(o.of, Loader) for o in known):
-                return True
-        return False
-
     def batch_counts(self, facts: Facts, loop: LoopFacts, targets: list[str], values: list[str]) -> list[Edit]:
         """The number of batches is reduced with what it divides: by its name, or by a name that `len(loader)` gets."""
         edits: list[Edit] = []
@@ -337,11 +317,3 @@ def _forms(sums: list[Accumulator], empty: bool = False) -> frozenset[str]:
     """What the helper keeps: tensors stay tensors, also where a process had no batch (`empty`)."""
     tensors = any(a.tensor for a in sums)
     return frozenset(["tensor"] * tensors + ["empty"] * (tensors and empty))
-
-
-def weighed(facts: Facts, added: cst.BaseExpression) -> bool:
-    """`loss.item() * len(x)`: what the batch gives, for each of its samples."""
-    if not isinstance(added, cst.BinaryOperation) or not isinstance(added.operator, cst.Multiply):
-        return False
-    sides = (data_of(facts.flow.values.get(n, ())) for n in (added.left, added.right))
-    return any(side is not None and side.agg == "size" for side in sides)

@@ -281,3 +281,108 @@ def test_a_number_that_was_reduced_over_one_axis_after_the_other_is_no_sum_of_sa
     assert "    fit, spread, loss = all_reduce_mean(fit, spread, loss)\n" in done.text
     assert "all_reduce_sum(later" not in done.text
     assert any("every rank evaluates the whole" in f.message for f in done.plan.notes)
+
+
+LAST = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8).long()), batch_size=2)
+net = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    losses, total, right, seen, mean = [], 0.0, 0, 0, 0.0
+    hits = np.zeros((2, 2))
+    for i, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        out = net(x)
+        loss = nn.functional.cross_entropy(out, y)
+        loss.backward()
+        optimizer.step()
+        {before}
+        losses.append(loss.item())
+        total += loss.item()
+        right += (out.argmax(1) == y).sum().item()
+        seen += len(x)
+        for j in range(len(y)):
+            hits[y[j].item(), out[j].argmax().item()] += 1
+        {made}
+    print(epoch, mean, {shown})
+"""
+
+
+def last(made: str, before: str = "pass", shown: str = "mean") -> tuple[str, list[str]]:
+    done = convert_source(Source(Path("train.py"), LAST.format(made=made, before=before, shown=shown).encode()))
+    return done.text, [f.message for f in done.plan.notes]
+
+
+@pytest.mark.parametrize(
+    ("made", "shown", "reduced"),
+    [
+        ("mean = np.mean(losses)", "losses", "losses[:] = all_reduce_mean(*losses)"),
+        ("mean = np.mean(losses)", "mean", "losses[:] = all_reduce_mean(*losses)"),
+        ("mean = total / (i + 1)", "mean", "[total] = all_reduce_mean(total)"),
+        ("mean = 100.0 * right / seen", "mean", "right, seen = all_reduce_sum(right, seen)"),
+        ("mean = hits.trace() / hits.sum()", "hits.shape", "dist.all_reduce(torch.from_numpy(hits))"),
+    ],
+)
+def test_what_was_computed_in_the_loop_is_computed_again_behind_it(made: str, shown: str, reduced: str) -> None:
+    """The last value was rank 0's own, although what it is made of was added up right behind."""
+    text, notes = last(made, shown=shown)
+    assert text.index(f"\n    {reduced}\n") < text.index(f"\n    {made}\n") < text.index("print(epoch")
+    assert not any("`mean`" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("made", "before"),
+    [
+        ("mean = right / (i + 1)", "pass"),
+        ("pass", "mean = np.mean(losses or [0.0])"),
+        ("mean = smooth(losses, i)", "pass"),
+        ("mean = right / len(loader)", "pass"),
+    ],
+)
+def test_what_cannot_be_computed_again_is_said_to_be_one_rank_s(made: str, before: str) -> None:
+    text, notes = last(made, before)
+    assert f"\n    {made}\n" not in text
+    assert f"\n    {before}\n" not in text
+    assert any("`mean` keep" in note for note in notes)
+
+
+FILTERED = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+def plain(net, x, y):
+    return (net(x).squeeze(1) - y).pow(2).mean()
+def masked(net, x, y):
+    keep = net(x).detach().squeeze(1) < 0.5
+    x, y = x[keep], y[keep]
+    size = len(x)
+    return (net(x).squeeze(1) - y).pow(2).mean(), size
+kind = sys.argv[1]
+loss_of = {"plain": plain, "masked": masked}[kind]
+loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8)), batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    filtered = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        if kind == "plain":
+            loss = loss_of(net, x, y)
+        else:
+            loss, size = loss_of(net, x, y)
+            filtered += x.size()[0] - size
+        loss.backward()
+        optimizer.step()
+    print(filtered)
+"""
+
+
+def test_a_count_less_another_is_a_count() -> None:
+    """It was averaged over the ranks."""
+    done = convert_source(Source(Path("train.py"), FILTERED.encode()))
+    assert "[filtered] = all_reduce_sum(filtered)" in done.text
