@@ -12,7 +12,7 @@ from ddpify.facts.calls import assigned_names
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.values import Class, Data, Dict, Func, Instance, Module, Thing
-from ddpify.source import children, walk
+from ddpify.source import children, dotted, walk
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Definitions:
                 # names of a branch that ends in `return` are gone when the function has run
                 own = name in frame.assigned and name not in frame.scope.outer
                 holder = frame.scope if own else frame.scope.holder(name)
-                found = [d for e in self.bound(holder, name) for d in self.bound_by(e)]
+                found = [d for e in self.bound(holder, name) or self.imported(holder, name) for d in self.bound_by(e)]
                 if name in frame.arguments and any(_goes_on(d, name) for d in found):
                     found = [*self.arguments(name, frame), *found]  # def f(loss): loss *= 2
                 return found
@@ -69,6 +69,19 @@ class Definitions:
 
     def bound(self, holder: Scope | None, name: str) -> list[Event]:
         return self.binds.get((id(holder.names), name), []) if holder is not None else []
+
+    def imported(self, holder: Scope | None, name: str, depth: int = 4) -> list[Event]:
+        """`from data import train_iter`, `from data import *`: what binds the name in the other file of the project."""
+        if holder is None or not depth or isinstance(holder.node, cst.ClassDef):
+            return []
+        for stmt in holder.source.of(cst.ImportFrom):
+            own = _name_there(stmt, name)
+            module = dotted(stmt.module) if stmt.module is not None else ""
+            source = self.flow.project.find(module, len(stmt.relative), holder.source) if own else None
+            inside = self.flow.modules.get(source) if source is not None else None
+            if inside is not None and inside.scope is not holder and own in inside.scope.names:
+                return self.bound(inside.scope, own) or self.imported(inside.scope, own, depth - 1)
+        return []
 
     def attribute_events(self, node: cst.Attribute, frame: Frame | None = None) -> list[Event]:
         """What was stored under an attribute: `self.rank`, `args.path`, an attribute of a class."""
@@ -158,6 +171,17 @@ class Definitions:
 def definitions(flow: Flow) -> Definitions:
     """The definitions of a flow, looked up once."""
     return Definitions(flow)
+
+
+def _name_there(stmt: cst.ImportFrom, name: str) -> str:
+    """What a name of this file is called in the module that it is imported from, "" where it is not."""
+    if isinstance(stmt.names, cst.ImportStar):
+        return "" if name.startswith("_") else name
+    for alias in stmt.names:
+        bound = alias.asname.name if alias.asname is not None else alias.name
+        if dotted(bound) == name:
+            return dotted(alias.name)
+    return ""
 
 
 def _place(target: cst.BaseExpression, node: cst.CSTNode) -> int | None:

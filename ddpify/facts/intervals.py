@@ -1,4 +1,4 @@
-"""Tests in a training loop in, the intervals out that count the steps of one process: `n_train // (2 * batch_size)`."""
+"""Tests and schedules in, the numbers out that count the steps of one process: `n_train // (2 * batch_size)`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import origins
+from ddpify.facts.definitions import definitions
 from ddpify.facts.dependencies import bindings, bound_names, named, read_names
-from ddpify.facts.values import Dataset, FromLength, Obj, Value
+from ddpify.facts.frames import Frame
+from ddpify.facts.values import Dataset, Ext, FromLength, Instance, Loader, Obj, Value
 from ddpify.facts.worldsize import counts_ranks
 from ddpify.source import Source, dotted, walk
 
@@ -55,3 +57,54 @@ def _sets(value: Value, depth: int) -> Iterator[Obj]:
         yield obj
         if isinstance(obj, Dataset):
             yield from _sets(obj.of, depth - 1)
+
+
+def counted_rows(facts: Facts, node: cst.CSTNode, frame: Frame) -> cst.Call | None:
+    """`len(frame)` on the way to a number, where the training set is made of the rows of `frame`."""
+    rows = facts.cached("rows", _rows)
+    for at, where in _way(facts, node, frame):
+        if isinstance(at, cst.Call) and len(at.args) == 1 and _is_len(facts, at):
+            of = at.args[0].value
+            loader = any(isinstance(o, Loader) for o in facts.flow.values.get(of, ()))
+            if not loader and not rows.isdisjoint(_keys(facts, of, where)):
+                return at
+    return None
+
+
+def _rows(facts: Facts) -> frozenset[object]:
+    """All that the training sets of the script's own classes are made of, by names and by expressions."""
+    sets = [o for loader in facts.roles.training_loaders for o in _sets(loader.dataset, 4)]
+    made = [(o.site.node, o.site.frame) for o in sets if isinstance(o, Instance)]
+    return frozenset(
+        key
+        for node, frame in made
+        if isinstance(node, cst.Call) and frame is not None
+        for arg in node.args
+        for at, where in _way(facts, arg.value, frame)
+        for key in _keys(facts, at, where)
+    )
+
+
+def _way(facts: Facts, node: cst.CSTNode, frame: Frame, depth: int = 5) -> Iterator[tuple[cst.CSTNode, Frame]]:
+    """The parts of an expression, and those of the expressions that its names have their values from."""
+    for part in walk(node):
+        if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)):
+            continue
+        yield part, frame
+        if depth and not isinstance(part, cst.Call):
+            for d in definitions(facts.flow).of(part, frame):
+                yield from _way(facts, d.node, d.frame, depth - 1)
+
+
+def _keys(facts: Facts, node: cst.CSTNode, frame: Frame) -> Iterator[object]:
+    """What tells a variable from others: where it lives, and what it has its value from."""
+    if isinstance(node, cst.Name):
+        holder = frame.scope.holder(node.value)
+        if holder is not None:
+            yield id(holder.names), node.value
+    for d in definitions(facts.flow).of(node, frame) if isinstance(node, (cst.Name, cst.Attribute)) else ():
+        yield id(d.node), d.index
+
+
+def _is_len(facts: Facts, call: cst.Call) -> bool:
+    return any(isinstance(o, Ext) and o.name == "builtins.len" for o in facts.flow.values.get(call.func, ()))

@@ -1,4 +1,4 @@
-"""DDP510: losses that divide by the weights of their own batch."""
+"""DDP510: losses that divide by the weights of their own batch, or go by numbers of the batches before it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.controlled import controlled
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.own import own
 from ddpify.facts.weighted import weighted_losses
@@ -24,10 +25,12 @@ class LossWeighsItsBatch(Rule):
     ## Why is this bad?
     One process divides by the weights of all samples of a step. Each rank divides by those of its own batch, and DDP
     averages the results: a rank with few valid targets counts as much as one with many. Where batches are alike the
-    difference is small; where some have almost no valid target it is not.
+    difference is small; where some have almost no valid target it is not. A number that each rank keeps by itself
+    drifts apart from the others': every rank then trains on another loss.
 
     ## Fix
     Divide the sum by the weights of all ranks: add them up with `dist.all_reduce`, and multiply by the world size.
+    Average a number that is kept over the ranks before it is used.
     """
 
     code = "DDP510"
@@ -53,6 +56,7 @@ class LossWeighsItsBatch(Rule):
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
+        yield from self.kept(facts) if facts.converting else ()
         for source, node, by in weighted_losses(facts):
             if not facts.editable(source):
                 continue
@@ -69,6 +73,18 @@ class LossWeighsItsBatch(Rule):
                 "process where batches differ in them",
                 note=True,
             )
+
+    def kept(self, facts: Facts) -> Iterator[Finding]:
+        """`k += 0.001 * gap.item()`, and `real - k * fake` in the next step."""
+        for source, node, name, call in controlled(facts):
+            taken = source.code(call)
+            if facts.editable(source):
+                yield self.finding(
+                    source,
+                    node,
+                    f"the next loss goes by `{name}`, which `{taken}` changes: each rank has one of its own batches",
+                    left=f"average it over the ranks first: dist.all_reduce of `{taken}`, by dist.get_world_size()",
+                )
 
 
 def _is_shared(facts: Facts, source: Source, node: cst.CSTNode) -> bool:

@@ -10,16 +10,19 @@ import libcst as cst
 from ddpify.edits import AddImport, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.caches import in_cache
+from ddpify.facts.definitions import definitions
 from ddpify.facts.first import by_one
 from ddpify.facts.frames import Event
 from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
+from ddpify.facts.placing import blocks
 from ddpify.facts.ranks import guarded, never_with_others
 from ddpify.facts.reads import Paths, Read, asks_files, find_reads, written_before
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._guards import guards, joined_group, same_on_all_ranks
+from ddpify.source import walk
 
 #: Collectives that no rank leaves before the others have come (or that rank 0 takes part in after it wrote).
 _MEETS = re.compile(
@@ -180,7 +183,30 @@ class ReadBeforeWriteFinished(Rule):
                 return None
             source, node = entry.frame.source, entry.call
         stmt = holding(source, node)
-        return same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts)) if stmt is not None else None
+        if stmt is None:
+            return None
+        place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts))
+        if source is read.call.source:
+            place = self.before_listing(facts, read, event, place)
+        return place
+
+    def before_listing(self, facts: Facts, read: Read, event: Event, place: cst.CSTNode) -> cst.CSTNode:
+        """`found = glob("best_*.pt")`, `if found:`: before rank 0 has written, ranks may find different files."""
+        source, todo, seen = read.call.source, [(read.path, event.frame)], set[int]()
+        while todo:
+            node, frame = todo.pop()
+            for part in (n for n in walk(node) if isinstance(n, cst.Name)):
+                for d in definitions(facts.flow).of(part, frame):
+                    if d.frame is not event.frame or id(d.node) in seen:
+                        continue
+                    seen.add(id(d.node))
+                    todo.append((d.node, d.frame))
+                    stmt = holding(source, d.node) if asks_files(d.node, facts) else None
+                    if stmt is None or source.span(stmt).start > source.span(place).start:
+                        continue
+                    if blocks(source, stmt)[0] in blocks(source, place):
+                        place = same_on_all_ranks(source, stmt, lambda test: asks_files(test, facts))
+        return place
 
     def path(self, read: Read) -> str:
         return read.call.source.code(read.path).split("\n")[0]

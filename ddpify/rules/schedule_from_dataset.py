@@ -10,7 +10,7 @@ from ddpify.edits import AddImport, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.externals import role_of
-from ddpify.facts.intervals import intervals
+from ddpify.facts.intervals import counted_rows, intervals
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import FromLength, Loader
 from ddpify.facts.worldsize import counts_ranks
@@ -21,8 +21,9 @@ class ScheduleFromDataset(Rule):
     """A schedule counts the steps that one process would make.
 
     ## What it does
-    Finds learning rate schedulers whose length is computed from `len(dataset)` (divided by a batch size) instead of the
-    loader's length, and what is done every so many steps (`if step % (len(dataset) // (2 * batch_size)) == 0:`).
+    Finds learning rate schedulers whose length is computed from `len(dataset)` (divided by a batch size), or from the
+    number of the rows that the dataset is made of (`len(frame)`), instead of the loader's length, and what is done
+    every so many steps (`if step % (len(dataset) // (2 * batch_size)) == 0:`).
 
     ## Why is this bad?
     With N ranks each makes one N-th of these steps: a warm-up lasts N times as long, a decay never ends.
@@ -137,10 +138,21 @@ class ScheduleFromDataset(Rule):
             for arg in e.node.args:
                 known = [o for o in origins(facts.flow.values.get(arg.value, ())) if isinstance(o, FromLength)]
                 mine = not facts.converting and counts_ranks(facts, arg.value, e.frame)
+                if not facts.editable(e.frame.source):
+                    continue
+                code = e.frame.source.code(arg.value).split("\n")[0]
+                rows = counted_rows(facts, arg.value, e.frame) if facts.converting and not known else None
+                if rows is not None:
+                    source, made = facts.source_of(rows), facts.source_of(rows).code(rows)
+                    yield self.finding(
+                        e.frame.source,
+                        arg,
+                        f"the schedule counts the steps of one process (`{code}` comes from `{made}`, line "
+                        f"{source.line(rows)}, the rows that the training set is made of)",
+                        left="count the steps of a rank: use len(loader) of the training loader",
+                        severity=Severity.WARNING,
+                    )
                 if known and not mine and not any(isinstance(o.of, Loader) for o in known):
-                    code = e.frame.source.code(arg.value).split("\n")[0]
-                    if not facts.editable(e.frame.source):
-                        continue
                     yield self.finding(
                         e.frame.source,
                         arg,

@@ -111,3 +111,17 @@ def test_a_class_that_iterates_as_another_library_has_it_is_its_own(made: str) -
     (found,) = hand_fed(collect(Project(Source(Path("train.py"), text.encode())), converting=True))
     assert isinstance(found, Unshared)
     assert "the batches come from corpora.data.Batches (`parts`)" in found.why
+
+
+@pytest.mark.parametrize("line", ["from reading import *", "from reading import rows"])
+def test_batches_that_another_file_has_from_a_library(tmp_path: Path, line: str) -> None:
+    (tmp_path / "reading.py").write_text("from elsewhere.data import Buckets\n\nrows, rest = Buckets.splits(8)\n")
+    script = f"{line}\nimport torch\nfrom torch import nn\n\nnet = nn.Linear(8, 3)\n"
+    script += "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n\n\ndef train(batches):\n"
+    script += (
+        "    for batch in batches:\n        net(batch.x).mean().backward()\n        optimizer.step()\n\n\ntrain(rows)\n"
+    )
+    facts = collect(Project(Source(tmp_path / "train.py", script.encode())), converting=True)
+    (found,) = hand_fed(facts)
+    assert isinstance(found, Unshared)
+    assert "elsewhere.data.Buckets" in found.why

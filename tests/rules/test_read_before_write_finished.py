@@ -73,6 +73,18 @@ def test_the_question_whether_it_is_there_comes_after_the_barrier() -> None:
     assert edited(script(inside=SAVE, after=after), *CODES).has("dist.barrier()\n" + after)
 
 
+@pytest.mark.parametrize(
+    "listed",
+    ["found = glob.glob('best*.pt')", "found = [n for n in os.listdir('.') if n.endswith('.pt')]"],
+)
+def test_the_listing_that_names_the_file_comes_after_the_barrier(listed: str) -> None:
+    """The rank that lists before rank 0 has written finds nothing, and would not come to a barrier behind it."""
+    read = "if found:\n    newest = max(found, key=os.path.getmtime)\n    state = torch.load(newest)"
+    result = edited(script(imports="import glob", inside=SAVE, after=f"{listed}\n{read}"), *CODES)
+    assert result.text.count("barrier()") == 1
+    assert result.text.index("barrier()") < result.text.index("found = ")
+
+
 def test_one_barrier_does_for_several_reads() -> None:
     result = edited(script(inside=SAVE, after="a = torch.load('best.pt')\nb = torch.load('best.pt')"), *CODES)
     assert result.text.count("dist.barrier()") == 1
