@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, join, made_as_set, origins
+from ddpify.facts.contents import constants, data_of, join, made_as_set, modules, origins, take_in
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.methods import Methods
@@ -132,11 +132,22 @@ class Builtins(Methods):
                     self.set_field(obj, str(n), values[2])
                     self.event("set", node, frame, obj, str(n), values[2])
             return NONE
+        if name == "setattr" and len(values) > 2:
+            self.injected(values[0], values[2], node, frame)
         if name not in ("hasattr", "isinstance"):
             return UNKNOWN
         replaced = bool(self.log.of("dataparallel"))
         asked = _of_wrapper(name, values[0], values[1], replaced) if len(values) > 1 else None
         return (Const(asked),) if asked is not None else (Data("bool", "const"),)
+
+    def injected(self, into: Value, value: Value, node: cst.Call, frame: Frame) -> None:
+        """`setattr(parent, name, LoRA(child))`, of a name that a loop over the children gives: a layer is exchanged."""
+        if not any(m.has_parameters for m in modules(value)):
+            return
+        inside = [m for o in into for m in (o.modules if isinstance(o, Parameters) else modules((o,)))]
+        for module in dict.fromkeys(inside):
+            take_in(module, value)
+            self.event("set", node, frame, module, "", value)
 
     def refresh(self, kept: Obj, made: Obj) -> None:
         """A second run of the same expression (a loop) may see more."""

@@ -40,6 +40,17 @@ def find_moving(flow: Flow, roles: Roles) -> dict[Module, Event]:
     return {m: e for m, e in found.items() if m.has_parameters and mentions(m, BUFFERS)}
 
 
+def put_in_eval(flow: Flow) -> set[Module]:
+    """All models that are in eval mode at some time, with their parts."""
+    found: set[Module] = set()
+    for e in flow.log.of("method"):
+        if e.obj is not None and (
+            e.name == "eval" or (e.name == "train" and e.value and flow.truth(e.value) is not True)
+        ):
+            found |= {part for m in modules((e.obj,)) for part in with_parts(m)}
+    return found
+
+
 def _to_eval(flow: Flow, e: Event) -> bool:
     return e.name == "eval" or flow.truth(e.value) is False
 

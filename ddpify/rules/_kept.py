@@ -13,7 +13,7 @@ from ddpify.facts.setup import reduce_options
 from ddpify.facts.tallies import Tally
 from ddpify.rules._base import Finding, Rule
 from ddpify.rules._meters import with_method
-from ddpify.rules._shared import mean_helpers
+from ddpify.rules._shared import behind_wrapper, mean_helpers
 
 _REASON = "numbers of the whole set, alike on every rank"
 
@@ -52,7 +52,8 @@ def one_shard(rule: Rule, loop: LoopFacts, kept: Sequence[str]) -> Finding:
 
 def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Finding:
     """A list of batch means: each one averaged over the ranks, in place, since others may hold the list."""
-    line = f"{name}[:] = {facts.names_of(loop.source)['all_reduce_mean']}(*{name})"
+    held = behind_wrapper(facts, loop.frame, name)
+    line = f"{held}[:] = {facts.names_of(loop.source)['all_reduce_mean']}(*{held})"
     return rule.finding(
         loop.source,
         loop.node,
@@ -66,7 +67,8 @@ def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Findi
 def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: Sequence[Meter], done: set[int]) -> Iterator[Finding]:
     """`losses.all_reduce()` behind the loop, a method that the class of the meter gets."""
     for m in held:
-        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (f"{m.target}.{METHOD}()",))]
+        held_in = behind_wrapper(facts, loop.frame, m.target)
+        edits: list[Edit] = [InsertAfter(loop.source, loop.node, (f"{held_in}.{METHOD}()",))]
         if id(m.update) not in done:
             done.add(id(m.update))
             edits += with_method(facts, m)
@@ -75,7 +77,8 @@ def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: Sequence[Meter], do
 
 def _add_up(rule: Rule, facts: Facts, loop: LoopFacts, tally: Tally) -> Finding:
     """The line for what a list, a dict or an array has counted."""
-    source, names, name = loop.source, facts.names_of(loop.source), tally.target
+    source, names = loop.source, facts.names_of(loop.source)
+    name = behind_wrapper(facts, loop.frame, tally.target)
     call = names["all_reduce_mean" if tally.agg == "mean" else "all_reduce_sum"]
     options = reduce_options(facts) | frozenset({"tensor"} if tally.tensor else ())
     edits: list[Edit] = [AddHelper(source, "all_reduce_sum", options)]
@@ -96,9 +99,9 @@ def _add_up(rule: Rule, facts: Facts, loop: LoopFacts, tally: Tally) -> Finding:
     return rule.finding(
         source,
         loop.node,
-        f"`{name}` is put together from all ranks"
+        f"`{tally.target}` is put together from all ranks"
         if tally.form == "entries"
-        else f"`{name}` is added up over the ranks",
+        else f"`{tally.target}` is added up over the ranks",
         InsertAfter(source, loop.node, (line,)),
         *edits,
         reason=_REASON,

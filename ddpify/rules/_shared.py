@@ -7,10 +7,12 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, Surround
 from ddpify.errors import Seen
 from ddpify.facts import Facts
+from ddpify.facts.frames import Frame
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.trails import shown
+from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Finding, Rule
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 
 def times_world_size(facts: Facts, source: Source, loss: cst.BaseExpression) -> tuple[Edit, ...]:
@@ -31,6 +33,18 @@ def mean_helpers(facts: Facts, source: Source, options: frozenset[str] = frozens
         AddHelper(source, "all_reduce_mean"),
         AddHelper(source, "all_reduce_sum", reduce_options(facts) | options),
     )
+
+
+def behind_wrapper(facts: Facts, frame: Frame, target: str) -> str:
+    """`net.module.losses` for the `net.losses` that a loop fills: by then the name holds the wrapper."""
+    for node in walk(frame.node):
+        if not isinstance(node, cst.Attribute) or not target.startswith(code := frame.source.code(node)):
+            continue
+        held = facts.after.values.get(node.value, ())
+        if target[len(code) :][:1] in ("", ".", "[") and held and all(isinstance(o, Wrapped) for o in held):
+            base = frame.source.code(node.value)
+            return target if node.attr.value == "module" else f"{base}.module{target[len(base) :]}"
+    return target
 
 
 def loop_elsewhere(rule: Rule, source: Source, loop: cst.CSTNode) -> Finding:

@@ -99,6 +99,24 @@ class AttributeThroughWrapper(Rule):
             from torch.utils.data import DataLoader, TensorDataset
             loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
             net = nn.Linear(4, 1)
+            net.losses = []
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                loss = net(x).mean()
+                loss.backward()
+                optimizer.step()
+                net.losses.append(loss.item())
+            print(sum(net.losses) / len(net.losses))
+            """,
+            gives=("net.module.losses[:] = all_reduce_mean(*net.module.losses)",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             for (x,) in loader:
                 net(x).mean().backward()

@@ -13,7 +13,7 @@ from ddpify.facts.dependencies import bound_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.layers import BUFFERS, mentions
-from ddpify.facts.moving import find_moving
+from ddpify.facts.moving import find_moving, put_in_eval
 from ddpify.facts.placing import following
 from ddpify.facts.roles import expression_for, loaders_in
 from ddpify.facts.routes import in_step
@@ -117,6 +117,50 @@ class BuffersDifferAtEvaluation(Rule):
             """,
             gives=("    body.eval()\n    sync_buffers(body)\n    result =",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step, (x,) in enumerate(loader):
+                net.train()
+                net(x).mean().backward()
+                optimizer.step()
+                if step % 2 == 0:
+                    net.eval()
+                    with torch.no_grad():
+                        print(net(torch.ones(1, 4)).item())
+            """,
+            gives=("        with torch.no_grad():\n            sync_buffers(net.module)\n",),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def fit(net, optimizer, teacher=None):
+                net.train()
+                if teacher is not None:
+                    teacher.eval()
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    if teacher is not None:
+                        with torch.no_grad():
+                            aim = teacher(x)
+                        loss = loss + (net(x) - aim).square().mean()
+                    loss.backward()
+                    optimizer.step()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            large = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+            small = nn.Linear(4, 1)
+            fit(large, torch.optim.SGD(large.parameters(), lr=0.1))
+            fit(small, torch.optim.SGD(small.parameters(), lr=0.1), large)
+            """,
+            gives=("    if teacher is not None:\n        sync_buffers(teacher.module)\n    for (x,)",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -126,12 +170,13 @@ class BuffersDifferAtEvaluation(Rule):
         raws = [r for r in facts.cached("raw", find_raw) if r.why == "evaluation"]
         followers = _followers(facts)
         alike: dict[int, Event] = {}
+        switched = put_in_eval(facts.after)
         for e in facts.after.log.of("forward"):
             if e.seq >= facts.after.main_end or not _looks_on(facts, e, followers):
                 continue
             if id(e.obj) in alike and self.is_still_alike(facts, alike[id(e.obj)], e):
                 continue
-            if not any(mentions(m, BUFFERS) for m in modules((e.obj,) if e.obj is not None else ())):
+            if not any(_reads(m, switched) for m in modules((e.obj,) if e.obj is not None else ())):
                 continue
             held = facts.after.values
             named = raws if isinstance(e.obj, Wrapped) else list(_named(e))
@@ -147,8 +192,11 @@ class BuffersDifferAtEvaluation(Rule):
                 alike[id(e.obj)] = e
                 bare = f"{names['unwrap']}({name})" if raw.both else f"{name}.module"
                 line = f"{names['sync_buffers']}({name if isinstance(e.obj, Module) else bare})"
+                tests = _asked(frame.source, raw.node, stmt) if inside else []
                 if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
-                    line = f"if not ({raw.test}):\n    {line}"
+                    tests = [f"not ({raw.test})"]
+                if tests:
+                    line = f"if {' and '.join(tests)}:\n    {line}"
                 over = _comprehension(frame.source, raw.node, stmt) if known is None else None
                 if over is not None:
                     target, held_in = frame.source.code(over.target), frame.source.code(over.iter)
@@ -192,7 +240,7 @@ class BuffersDifferAtEvaluation(Rule):
                     break
                 if inside is not None:
                     around = loops if frame is e.frame else ()
-                    loop = next((lo.node for lo in around if self.is_before(facts, lo, inside)), None)
+                    loop = next((lo.node for lo in around if self.is_before(facts, e, lo, inside)), None)
                     yield (loop if loop is not None else stmt), inside, frame
                     break
 
@@ -209,20 +257,47 @@ class BuffersDifferAtEvaluation(Rule):
                 found |= {id(other.stmt), *(id(x.stmt) for chain in other.frame.chains() for x in chain)}
         return found
 
-    def is_before(self, facts: Facts, loop: Loop, raw: Raw) -> bool:
-        """Whether once before a loop is enough: it reads a loader, or nothing in it trains or names the model anew."""
+    def is_before(self, facts: Facts, e: Event, loop: Loop, inside: Raw) -> bool:
+        """Whether once before a loop is enough: it reads a loader and does not train the model, or no turn differs."""
         if not isinstance(loop.node, (cst.For, cst.While)):
             return False
         if any(isinstance(o, Loader) for o in loaders_in(loop.iterates)):
-            return True
-        anew = {n.value for n in walk(raw.node) if isinstance(n, cst.Name)} & names_bound(loop.node)
+            return bool(inside.test) or not self.trains(facts, e, loop)
+        anew = {n.value for n in walk(inside.node) if isinstance(n, cst.Name)} & names_bound(loop.node)
         return not anew and not work(facts.flow).exchanges(loop.node)
+
+    def trains(self, facts: Facts, e: Event, loop: Loop) -> bool:
+        """Whether a loop, as it runs there, trains the model that is evaluated in it."""
+        return any(
+            lo.node is loop.node and lo.frame is loop.frame
+            for t in facts.after.log.of("forward")
+            if t.obj is e.obj and t.grad is not False and t.node in facts.after_roles.training_forwards
+            for loops in t.all_loops()
+            for lo in loops
+        )
 
     def raw_in(self, facts: Facts, stmt: cst.CSTNode, raws: dict[int, Raw], frame: Frame) -> Raw | None:
         for node in walk(stmt):
             if id(node) in raws:
                 return raws[id(node)]
         return None
+
+
+def _asked(source: Source, node: cst.CSTNode, stmt: cst.CSTNode) -> list[str]:
+    """`for x in loader: if teacher is not None: t = teacher(x)`: what is asked of the model's name, before the loop."""
+    names = {n.value for n in walk(node) if isinstance(n, cst.Name)}
+    found: list[str] = []
+    inner: cst.CSTNode = node
+    for above in source.ancestors(node):
+        if above is stmt:
+            return found
+        if isinstance(above, (cst.If, cst.IfExp)) and inner is not above.test:
+            asked = {n.value for n in walk(above.test) if isinstance(n, cst.Name)} - {"None"}
+            if asked and asked <= names and not any(isinstance(n, cst.Call) for n in walk(above.test)):
+                code = source.code(above.test)
+                found.insert(0, code if inner is above.body else f"not ({code})")
+        inner = above
+    return []
 
 
 def _comprehension(source: Source, node: cst.CSTNode, stmt: cst.CSTNode) -> cst.CompFor | None:
@@ -251,6 +326,11 @@ def _looks_on(facts: Facts, e: Event, followers: set[Module]) -> bool:
         return e.grad is False or e.node not in facts.after_roles.training_forwards
     graded = e.grad is not False and e.node in facts.after_roles.training_forwards
     return e.obj in followers and not graded and not in_step(facts.after_roles, e)
+
+
+def _reads(module: Module, switched: set[Module]) -> bool:
+    """Whether buffers make an output: BatchNorm in train mode goes by its batch, whatever it has counted before."""
+    return mentions(module, BUFFERS if module in switched else tuple(w for w in BUFFERS if w != "BatchNorm"))
 
 
 def _named(e: Event) -> Iterator[Raw]:

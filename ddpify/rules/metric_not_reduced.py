@@ -25,7 +25,7 @@ from ddpify.rules._denominators import denominators, is_count
 from ddpify.rules._kept import kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._second_loader import second_loader
-from ddpify.rules._shared import mean_helpers
+from ddpify.rules._shared import behind_wrapper, mean_helpers
 from ddpify.source import walk
 
 
@@ -234,7 +234,8 @@ class MetricNotReduced(Rule):
                 yield self.average(facts, loop, means)
         if not sums:
             return
-        targets, values, more = [a.target for a in sums], [a.target for a in sums], list[Edit]()
+        targets, more = [behind_wrapper(facts, loop.frame, a.target) for a in sums], list[Edit]()
+        values = [*targets]
         if not loop.training:
             more = self.batch_counts(facts, loop, targets, values)
         left = ", ".join(targets) if len(targets) > 1 else f"[{targets[0]}]"
@@ -273,7 +274,7 @@ class MetricNotReduced(Rule):
 
     def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
         """Sums of batch means: what one process would have added up over the global batches."""
-        names = ", ".join(a.target for a in means)
+        names = ", ".join(behind_wrapper(facts, loop.frame, a.target) for a in means)
         line = (
             f"{names if len(means) > 1 else f'[{names}]'} = {facts.names_of(loop.source)['all_reduce_mean']}({names})"
         )

@@ -114,6 +114,37 @@ class ModuleChangedAfterWrap(Rule):
             """,
             gives=("            p.requires_grad = True\n        net = DDP(net.module)\n    for (x,)",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Beside(nn.Module):
+                def __init__(self, layer):
+                    super().__init__()
+                    self.layer, self.more = layer, nn.Linear(4, 4)
+                def forward(self, x):
+                    return self.layer(x) + self.more(x)
+            def inject(model):
+                for name, child in model.named_children():
+                    if isinstance(child, nn.Linear):
+                        setattr(model, name, Beside(child))
+                    else:
+                        inject(child)
+            def fit(model, lr):
+                optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+                for (x,) in loader:
+                    model(x).mean().backward()
+                    optimizer.step()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+            fit(net, 0.1)
+            inject(net)
+            net.to("cpu")
+            fit(net, 0.01)
+            """,
+            gives=('inject(net.module)\nnet.to("cpu")\nnet = DDP(net.module)\nfit(net, 0.01)',),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -205,8 +236,22 @@ class ModuleChangedAfterWrap(Rule):
             if found in busy or not facts.editable(frame.source):
                 return None
             conditional = any(isinstance(a, cst.If) for a in frame.source.ancestors(found))
-            return (frame, found) if not change.each_step or conditional else None
+            if change.each_step and not conditional:
+                return None
+            return frame, self.moved(facts, change.wrapped, frame, found, busy)
         return None
+
+    def moved(
+        self, facts: Facts, wrapped: Wrapped, frame: Frame, stmt: cst.CSTNode, busy: set[cst.CSTNode]
+    ) -> cst.CSTNode:
+        """`model.to(device)` behind a new layer: DDP wants all parameters on one kind of device."""
+        moves = [e for e in facts.after.log.of("method") if e.name in ("to", "cuda", "cpu") and e.obj is wrapped]
+        for later in following(frame.source, stmt):
+            if later in busy:
+                break
+            if any(e.stmt is later and e.frame.node is frame.node for e in moves):
+                stmt = later
+        return stmt
 
     def busy(self, facts: Facts, wrapped: Wrapped, frame: Frame) -> set[cst.CSTNode]:
         """The statements of a frame in which a wrapper trains, and what stands around them."""
