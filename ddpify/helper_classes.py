@@ -17,24 +17,40 @@ NAMES = {
 
 def sampler(options: frozenset[str]) -> str:
     """`ShardedSampler`: rank 0 draws, so that no seed has to be alike on all ranks."""
-    drop = "drop" in options
-    keep, given = ("drop_last=self.drop_last", ", drop_last=False") if drop else ("", "")
+    drop, batches = "drop" in options, "batches" in options
+    keep, given = (", drop_last=self.drop_last", ", drop_last=False") if drop else ("", "")
     rest = "the first ones again, or without the last ones," if drop else "the first ones again"
-    return (
+    more = "\n    The samples of a batch stay together." if batches else ""
+    own = "        self.drop_last = drop_last\n" if drop else ""
+    own += "        self.batch_size = batch_size\n" if batches else ""
+    whole = " - self.drop_last * (self.batch_size - 1)" if drop else ""
+    head = (
         "class <ShardedSampler>:\n"
         '    """Deals out what a sampler draws (samples, or whole batches): rank 0 draws for all processes.\n\n'
-        f"    As many to each, {rest} where they do not divide.\n"
+        f"    As many to each, {rest} where they do not divide.{more}\n"
         '    """\n\n'
-        f"    def __init__(self, sampler{given}):\n"
+        f"    def __init__(self, sampler{given}{', batch_size=1' if batches else ''}):\n"
         "        self.sampler = sampler\n"
-        f"{'        self.drop_last = drop_last' + chr(10) if drop else ''}\n"
+        f"{own}\n"
         "    def __iter__(self):\n"
         "        draws = [list(self.sampler)]\n"
         "        <dist>.broadcast_object_list(draws, src=0)\n"
-        f"        share = <DistributedSampler>(draws[0], shuffle=False{', ' + keep if drop else ''})\n"
-        "        return iter([draws[0][i] for i in share])\n\n"
+    )
+    if not batches:
+        return head + (
+            f"        share = <DistributedSampler>(draws[0], shuffle=False{keep})\n"
+            "        return iter([draws[0][i] for i in share])\n\n"
+            "    def __len__(self):\n"
+            f"        return len(<DistributedSampler>(self.sampler{keep}))\n"
+        )
+    return head + (
+        "        return iter([i for start, end in self.batches(len(draws[0])) for i in draws[0][start:end]])\n\n"
         "    def __len__(self):\n"
-        f"        return len(<DistributedSampler>(self.sampler{', ' + keep if drop else ''}))\n"
+        "        return sum(end - start for start, end in self.batches(len(self.sampler)))\n\n"
+        "    def batches(self, total):\n"
+        f"        starts = range(0, total{whole}, self.batch_size)\n"
+        f"        share = <DistributedSampler>(starts, shuffle=False{keep})\n"
+        "        return [(starts[i], min(starts[i] + self.batch_size, total)) for i in share]\n"
     )
 
 

@@ -11,6 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.phases import training_key
 from ddpify.facts.samplers import Draws, Plain
 from ddpify.facts.sharding import LoaderFacts
+from ddpify.facts.values import Instance
 from ddpify.source import Source
 
 
@@ -30,6 +31,7 @@ def dealt_out(facts: Facts, known: LoaderFacts) -> tuple[str, str, list[Edit]]:
         "every rank reads the whole stream and keeps its own items"
         if known.draws.how == "dataset"
         else f"rank 0 draws for all ranks, and each gets its own {what}"
+        + (", batch by batch" if _together(facts, known, known.draws) else "")
     )
     return f"the {what} of `{code}` are dealt out to the ranks", reason, _wrapped(facts, known, known.draws)
 
@@ -50,6 +52,8 @@ def _wrapped(facts: Facts, known: LoaderFacts, draws: Draws) -> list[Edit]:
     options = ""
     if drop:
         options = f", drop_last={said_drop_last(known)}"
+    together = _together(facts, known, draws)
+    options += together
     name, code = facts.names_of(source)[helper], source.code(draws.node)
     edits: list[Edit] = []
     inner = code
@@ -60,9 +64,19 @@ def _wrapped(facts: Facts, known: LoaderFacts, draws: Draws) -> list[Edit]:
     key = training_key(facts, known.call)
     if key is not None:
         text = f"{text} if {key[0]} else {code}"
-    edits += [Replace(source, draws.node, text), AddHelper(source, helper, frozenset({"drop"} if drop else ()))]
+    wanted = frozenset(o for o, on in (("drop", drop), ("batches", together)) if on)
+    edits += [Replace(source, draws.node, text), AddHelper(source, helper, wanted)]
     edits.extend(_inner_reads(facts, known, draws))
     return edits
+
+
+def _together(facts: Facts, known: LoaderFacts, draws: Draws) -> str:
+    """A sampler of the script's own may put samples side by side that have to meet in one batch (pairs, classes)."""
+    own = any(isinstance(o, Instance) for o in known.loader.arguments.get("sampler", ()))
+    size = known.batch_size
+    if draws.how != "sampler" or draws.endless or not own or size is None or facts.global_batch == "keep":
+        return ""
+    return f", batch_size={known.source.code(size)}"
 
 
 def _helper(draws: Draws) -> str:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import types
+from typing import Any
+
 import pytest
+from torch.utils.data import BatchSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from ddpify.errors import Refused
+from ddpify.helper_classes import sampler
 from tests.cases import convert_bytes
 from tests.rules.edited import clean, edited
 
@@ -121,7 +128,7 @@ def gives(makes: str, *codes: str) -> str:
                         yield 1
             loader = DataLoader(data, 4, sampler=Counted())
             """,
-            "sampler=ShardedSampler(Counted()))",
+            "sampler=ShardedSampler(Counted(), batch_size=4))",
             id="one-that-ends",
         ),
         pytest.param(
@@ -286,3 +293,27 @@ def test_an_evaluation_in_sequence_is_shared_out() -> None:
     script += "            right += (model(x) > 0).sum().item()\n    print(right)\n"
     text = convert_bytes(script.encode(), {}).text
     assert "order = range(dist.get_rank(), len(test_data), dist.get_world_size())" in text
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("total", [12, 13, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_samples_of_a_batch_stay_together(total: int, ranks: int, drop_last: bool) -> None:
+    """A sampler of the script's own may draw pairs: each batch of a rank is one that one process would have made."""
+    text = sampler(frozenset({"drop", "batches"}))
+    for name in ("ShardedSampler", "DistributedSampler", "dist"):
+        text = text.replace(f"<{name}>", name)
+    shares = []
+    for rank in range(ranks):
+        alone = types.SimpleNamespace(broadcast_object_list=lambda *_, **__: None)
+        dealt = functools.partial(DistributedSampler, num_replicas=ranks, rank=rank)
+        names: dict[str, Any] = {"DistributedSampler": dealt, "dist": alone}
+        exec(text, names)
+        made = names["ShardedSampler"](range(total), drop_last=drop_last, batch_size=4)
+        assert len(made) == len(list(made))
+        shares.append(list(BatchSampler(made, 4, drop_last)))
+    whole = list(BatchSampler(range(total), 4, drop_last))
+    assert len({len(batches) for batches in shares}) == 1
+    assert all(batch in whole for batches in shares for batch in batches)
+    if not drop_last:
+        assert all(batch in [b for batches in shares for b in batches] for batch in whole)
