@@ -42,22 +42,27 @@ def read_notebook(path: Path) -> Source:
             blocks.append(f"# In[{number}]:\n\n\n{_code(text)}\n")
         elif cell.cell_type == "markdown" and text.strip():
             blocks.append(_comment(text) + "\n")
-    return Source(path, ("\n\n".join(blocks)).encode())
+    marked = "\n\n".join(blocks)
+    source = Source(path, marked.replace(_LOST, "").encode())
+    source.lost = tuple(at for at, line in enumerate(marked.split("\n"), 1) if line.endswith(_LOST))
+    return source
 
 
+#: Behind a line that was no Python and is a comment now, until the lines are counted.
+_LOST = "\0"
 _BLOCKS = frozenset({"if", "else", "elif", "try", "except", "for", "while", "with"})
 
 
 def _code(text: str) -> str:
     """`%matplotlib inline` and `!pip install x` become comments; a cell in another language becomes one as a whole."""
     if _FOREIGN.match(text):
-        return _comment(text)
+        return "\n".join(line + _LOST for line in _comment(text).split("\n"))
     lines: list[str] = []
     statement: list[str] = []  # the lines of a statement that goes on
     continued = False  # a magic that goes on
     for line in text.split("\n"):
         magic = continued or (not statement and _MAGIC.match(line) is not None)
-        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) if magic else line)
+        lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) + _LOST if magic else line)
         continued = magic and line.rstrip().endswith("\\")
         if not magic:
             statement = [*statement, line] if _is_open([*statement, line]) else []
@@ -93,6 +98,23 @@ def _filled(text: str) -> str:
             if comments and not deeper and line.split()[0].rstrip(":") in _BLOCKS:
                 found.append(" " * (indent + 4) + "pass")
     return "\n".join(found)
+
+
+def what_is_lost(source: Source) -> list[str]:
+    """What a reader has to know of the magics and shell lines of a notebook: where they were, and what they set."""
+    if not source.lost:
+        return []
+    lines = source.text.split("\n")
+    shown = [f"`{lines[at - 1].strip()[2:]}` ({at})" for at in source.lost]
+    named = ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
+    found = [f"no Python, and so a comment now: {named}; what that does in the notebook, the script does not do"]
+    for at in source.lost:
+        given = re.match(r"\s*# ([\w, ]+)=\s*[!%]", lines[at - 1])
+        for name in re.findall(r"\w+", given[1]) if given else ():
+            read = [n for n, line in enumerate(lines, 1) if n > at and re.search(rf"^[^#]*\b{name}\b", line)]
+            if read:
+                found.append(f"{read[0]} `{name}` is not set any more: it came from line {at}, a command")
+    return found
 
 
 def _comment(text: str) -> str:

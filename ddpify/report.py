@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ddpify.notebook import what_is_lost
 from ddpify.rules import Finding, Severity, rule
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class Report:
             yield from _entry(f"{self._file(finding)}:{finding.span.line}", finding, why, colour="yellow")
             if finding.left:
                 yield from _wrapped("what to do: ", finding.left, 6)
-        notes = [*self._batch_size(), *map(self._note, self.conversion.plan.notes)]
+        lost = what_is_lost(self.conversion.source)
+        notes = [*self._batch_size(), *lost, *map(self._note, self.conversion.plan.notes)]
         if notes:
             yield ""
             yield click.style("good to know:", bold=True)
@@ -167,6 +169,7 @@ class Report:
             "left": [{**self._finding(f), "remedy": f.left} for f in self.conversion.left],
             "notes": [self._finding(f) for f in self.conversion.plan.notes],
             "batch_size": list(self._batch_size()),
+            "commands": what_is_lost(self.conversion.source),
             "command": self.torchrun,
             "verify_command": self.verify_command,
             "diff": self.diff,

@@ -111,6 +111,9 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 class Source:
     """One Python file: its text as it is, its tree, and where each node stands."""
 
+    #: the lines of a notebook that are no Python (magics, commands), which are comments here
+    lost: tuple[int, ...] = ()
+
     def __init__(self, path: Path, data: bytes) -> None:
         self.path = path
         self.data = data

@@ -87,3 +87,20 @@ def test_a_notebook_converts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "    if is_main_process():\n        print('epoch %d, loss %.2f'\n              % (epoch, loss.item()))" in text
     )
     ast.parse(text)
+
+
+def test_the_report_names_what_is_no_python_and_what_it_no_longer_sets(tmp_path: Path) -> None:
+    training = (
+        "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)\nnet = nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\nfor (x,) in loader:\n    net(x).mean().backward()\n"
+        "    optimizer.step()"
+    )
+    script(
+        tmp_path, "#:# Train\n![a picture](net.png)", "!pip install x\nfiles = !ls data", training, "print(len(files))"
+    )
+    shown = CliRunner().invoke(cli, [str(tmp_path / "train.ipynb"), "--diff"])
+    said = " ".join(shown.stderr.split())
+    assert "a comment now: `!pip install x` (8), `files = !ls data` (9); what that does in the notebook" in said
+    assert "`files` is not set any more: it came from line 9" in said
+    assert "picture" not in said

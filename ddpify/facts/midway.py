@@ -8,12 +8,13 @@ import libcst as cst
 
 from ddpify.facts.altered import fed
 from ddpify.facts.collected import holders
+from ddpify.facts.contents import origins
 from ddpify.facts.dependencies import bindings, closure, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.starts import base_of
 from ddpify.facts.talk import find_talk
-from ddpify.facts.values import Heap, Iteration, Module, Optimizer, Thing, Wrapped
+from ddpify.facts.values import FromLength, Heap, Iteration, Loader, Module, Optimizer, Thing, Wrapped
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -41,6 +42,48 @@ def shown_midway(facts: Facts, loop: LoopFacts) -> tuple[list[str], list[int]]:
         found.update(dict.fromkeys(shown))
         lines.update({loop.source.line(e.node): None} if shown else {})
     return list(found), list(lines)
+
+
+def counts_shown(facts: Facts, loop: LoopFacts) -> list[cst.Name]:
+    """`count` of `print(f"{count} of {len(data)}")`, where the loop does `count += len(x)`: the samples so far.
+
+    Not where the message shows what was counted among them, too (`{right} of {count}`): that is rank 0's as well.
+    """
+    counts = {a.target for a in loop.accumulators if a.agg == "size" and a.target.isidentifier()}
+    if not counts:
+        return []
+    others = {base_of(a.target) for a in loop.accumulators if a.agg not in ("size", "mean", "const")}
+    inside = {id(n) for n in walk(loop.node.body)}
+    talk = {id(t.call.node) for t in find_talk(facts) if t.kind in _SAYS}
+    found: dict[int, cst.Name] = {}
+    for e in loop.frame.events:
+        if id(e.node) not in inside or not isinstance(e.node, cst.Call) or not _shows(e, talk):
+            continue
+        names = [n for n in walk(e.node) if isinstance(n, cst.Name) and n.value in counts]
+        if not others & read_names(e.node) and all(_stands_alone(facts, loop, n) for n in names):
+            found |= {id(n): n for n in names}
+    return list(found.values())
+
+
+def _stands_alone(facts: Facts, loop: LoopFacts, node: cst.CSTNode) -> bool:
+    """Whether a number is shown as it is, or of a whole (`100 * count / len(data)`): no sum is divided by it."""
+    above = loop.source.parents.get(node)
+    while isinstance(above, cst.BinaryOperation):
+        other = above.right if above.left is node else above.left
+        if not isinstance(above.operator, (cst.Multiply, cst.Divide)) or not _is_whole(facts, other):
+            return False
+        if isinstance(above.operator, cst.Divide) and node is above.right:
+            return False
+        node, above = above, loop.source.parents.get(above)
+    labelled = isinstance(above, cst.Arg) and above.keyword is node
+    return isinstance(above, (cst.Arg, cst.Element, cst.FormattedStringExpression)) and not labelled
+
+
+def _is_whole(facts: Facts, node: cst.BaseExpression) -> bool:
+    """A literal, or the length of a dataset."""
+    held = facts.flow.values.get(node, ())
+    lengths = [isinstance(o, FromLength) and not isinstance(o.of, Loader) for o in origins(held)]
+    return isinstance(node, (cst.Integer, cst.Float)) or (bool(lengths) and all(lengths))
 
 
 def _is_model(loop: LoopFacts, name: str) -> bool:

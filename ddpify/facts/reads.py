@@ -106,6 +106,13 @@ class Paths:
             return True
         return False if names_a and names_b else None
 
+    def inside(self, folder: tuple[cst.BaseExpression, Frame], file: tuple[cst.BaseExpression, Frame]) -> bool:
+        """Whether a file is written into a folder: `os.path.join(root, name)`, `root / name`, `f"{root}/{name}"`."""
+        wanted = self.keys(*folder)[0]
+        known = self.definitions.of(*file)
+        places = [file, *((d.node, d.frame) for d in known)]
+        return any(wanted & self.keys(part, frame)[0] for node, frame in places for part in _folders(node))
+
     def keys(self, node: cst.BaseExpression, frame: Frame) -> tuple[frozenset[object], frozenset[str]]:
         """Tokens that equal paths share, and the file names in it that are literal."""
         key = (id(node), id(frame))
@@ -148,6 +155,22 @@ class Paths:
         return {("code", id(frame.func.node if frame.func else frame.source), frame.source.code(node))}
 
 
+def _folders(path: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What a path begins with, before its last part."""
+    match path:
+        case cst.Call(func=cst.Attribute(value=base, attr=cst.Name(value="joinpath"))):
+            return [base]
+        case cst.Call(func=cst.Attribute(attr=cst.Name(value="join")), args=args):
+            return [a.value for a in args[: max(1, len(args) - 1)]]
+        case cst.Call(func=cst.Name(value="str"), args=[cst.Arg(value=inner)]):
+            return _folders(inner)
+        case cst.BinaryOperation(left=left, operator=cst.Divide() | cst.Add()):
+            return [left, *_folders(left)]
+        case cst.FormattedString(parts=[cst.FormattedStringExpression(expression=first), *_]):
+            return [first]
+    return []
+
+
 def _file_names(text: str) -> set[str]:
     """`runs/best.pt` -> best.pt: only what ends like the name of a file."""
     last = re.split(r"[/\\]", text)[-1]
@@ -170,7 +193,10 @@ def written_before(
             continue
         for w in write.call.events:
             same = paths.same((read.path, event.frame), (write.path, w.frame))
-            folder = _FOLDERS.fullmatch(read.call.name) is not None and _MOVES.fullmatch(write.call.name) is not None
+            listed = _FOLDERS.fullmatch(read.call.name) is not None
+            if listed and paths.inside((read.path, event.frame), (write.path, w.frame)):
+                same = True
+            folder = listed and _MOVES.fullmatch(write.call.name) is not None
             kin = folder or (read.checkpoint and _SAVES.fullmatch(write.call.name) is not None)
             removes = _REMOVES.fullmatch(write.call.name) is not None or write.call.method == "unlink"
             if removes and not folder and same is not True:

@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
-from ddpify.facts.midway import shown_midway
+from ddpify.facts.midway import counts_shown, shown_midway
 from ddpify.facts.values import FromLoop, Iteration, Loader
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import walk
@@ -22,8 +22,8 @@ class ProgressOfOneRank(Rule):
 
     ## What it does
     Multiplies `batch_idx * len(data)` in a message of the training loop by the world size, and `batch_idx * args.size
-    + len(data)` likewise. What a message of the loop shows of running sums, means and meters is named in the report: it
-    is rank 0's own there.
+    + len(data)` and a `count` to which each batch adds its samples likewise. What a message of the loop shows of
+    running sums, means and meters is named in the report: it is rank 0's own there.
 
     ## Why is this bad?
     The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
@@ -74,6 +74,31 @@ class ProgressOfOneRank(Rule):
             import torch
             from torch import nn
             from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            loader = DataLoader(data, batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            seen, right, total = 0, 0, 0
+            for (x,) in loader:
+                loss = net(x).mean()
+                loss.backward()
+                optimizer.step()
+                seen += len(x)
+                print("{}/{} ({:.0f}%): {}".format(seen, len(data), 100 * seen / len(data), loss.item()))
+                total += len(x)
+                right += (net(x) > 0).sum().item()
+                print("{}/{} right".format(right, total))
+            """,
+            gives=(
+                ".format(seen * dist.get_world_size(), len(data), 100 * seen * dist.get_world_size() / len(data), loss",
+                ".format(right, total))",
+            ),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
             size = 2
             loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=size)
             net = nn.Linear(4, 1)
@@ -100,6 +125,8 @@ class ProgressOfOneRank(Rule):
             done.add(id(loop.node))
             yield from self.running(facts, loop)
             yield from self.bars(facts, loop)
+            for name in counts_shown(facts, loop):
+                yield self.scaled(facts, loop, name)
             for node in walk(loop.node.body):
                 if isinstance(node, cst.BinaryOperation) and self.counts(facts, loop, node):
                     counted = self.one_ranks_part(facts, node)
@@ -135,16 +162,18 @@ class ProgressOfOneRank(Rule):
                     known = data_of(facts.flow.values.get(size, ()))
                     over = any(isinstance(o, Iteration) and o.how == "progress" and not o.of for o in held)
                     if over and known is not None and known.agg == "size":
-                        yield self.finding(
-                            loop.source,
-                            node,
-                            f"`{loop.source.code(node)}` counts the samples of all ranks",
-                            Surround(
-                                loop.source, size, "", f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
-                            ),
-                            AddImport(loop.source, "dist"),
-                            reason="progress in messages stays true",
-                        )
+                        yield self.scaled(facts, loop, size)
+
+    def scaled(self, facts: Facts, loop: LoopFacts, size: cst.BaseExpression) -> Finding:
+        """`count * dist.get_world_size()`"""
+        return self.finding(
+            loop.source,
+            size,
+            f"`{loop.source.code(size)}` counts the samples of all ranks",
+            Surround(loop.source, size, "", f" * {facts.names_of(loop.source)['dist']}.get_world_size()"),
+            AddImport(loop.source, "dist"),
+            reason="progress in messages stays true",
+        )
 
     def counts(self, facts: Facts, loop: LoopFacts, node: cst.BinaryOperation) -> bool:
         """The index of the batch times the number of samples in one: `i * len(x)`, `i * args.size + len(x)`."""

@@ -83,6 +83,29 @@ class ReadBeforeWriteFinished(Rule):
             """,
             gives=("dist.barrier()", 'state = torch.load("optimizer.pt")'),
         ),
+        Converts(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def prepare(root):
+                os.makedirs(root, exist_ok=True)
+                for i in range(3):
+                    with open(os.path.join(root, f"{i}.txt"), "w") as f:
+                        f.write("1")
+            torch.manual_seed(0)
+            prepare("cache")
+            names = sorted(os.listdir("cache"))
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=('dist.barrier()\nnames = sorted(os.listdir("cache"))',),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
