@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.values import Const, Data, Device, Module, Thing, Value, Wrapped
+from ddpify.facts.values import Const, Data, Device, Method, Module, Obj, Thing, Value, Wrapped
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -63,6 +63,19 @@ def device_uses(facts: Facts) -> list[tuple[Event, Value]]:
         elif e.kind == "external" and e.name in ("torch.device", "torch.cuda.set_device", "torch.cuda.device"):
             found.append((e, e.value))
     return found
+
+
+def unread_devices(facts: Facts) -> list[Event]:
+    """`model.to(config.device)`, where what made `config` could not be read: it may be a GPU, or the CPU."""
+    return [
+        e
+        for e, value in device_uses(facts)
+        if e.name == "to" and isinstance(e.obj, (Module, Wrapped, Thing)) and any(map(_is_unread, value))
+    ]
+
+
+def _is_unread(obj: Obj) -> bool:
+    return isinstance(obj, Method) and isinstance(obj.obj, Thing) and obj.name != "dtype"
 
 
 def is_device(value: Value, used: set[int]) -> bool:
@@ -241,4 +254,6 @@ def uses_cuda(facts: Facts) -> bool:
             return True
         if value and any(isinstance(o, Data) for o in value):
             return True  # a device that comes from an argument
+    if unread_devices(facts):
+        return True
     return any(e.name == "cuda" for e in facts.flow.log.of("method")) or bool(facts.external("torch.cuda.set_device"))

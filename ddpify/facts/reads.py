@@ -25,7 +25,7 @@ _CHECKPOINTS = re.compile(r"torch\.load|safetensors\.torch\.load_(file|model)|jo
 _SAVES = re.compile(r"torch\.save|torch\.jit\.save|safetensors\.torch\.save_\w+|joblib\.dump")
 _OTHERS = re.compile(
     r"builtins\.open|io\.open|codecs\.open|gzip\.open|numpy\.(load|loadtxt|genfromtxt)|np\.(load|loadtxt|genfromtxt)|pandas\.read_\w+|PIL\.Image\.open"
-    r"|cv2\.imread|torchvision\.io\.read_\w+|os\.(listdir|scandir)|glob\.i?glob|torchvision\.datasets\.(ImageFolder|DatasetFolder)|.*\.from_pretrained"
+    r"|lmdb\.(open|Environment)|cv2\.imread|torchvision\.io\.read_\w+|os\.(listdir|scandir)|glob\.i?glob|torchvision\.datasets\.(ImageFolder|DatasetFolder)|.*\.from_pretrained"
 )
 #: What a library calls its readers: Tokenizer.from_file, coco.loadRes, spm.SentencePieceProcessor(model_file=...).
 _LIKE_READING = re.compile(

@@ -9,7 +9,14 @@ import libcst as cst
 
 from ddpify.facts.caches import caches
 from ddpify.facts.chance import dated_paths
-from ddpify.facts.devices import DeviceChoice, device_choices, device_uses, only_availability, uses_cuda
+from ddpify.facts.devices import (
+    DeviceChoice,
+    device_choices,
+    device_uses,
+    only_availability,
+    unread_devices,
+    uses_cuda,
+)
 from ddpify.facts.drawing import unseeded_data
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
@@ -199,6 +206,11 @@ def _flagged(facts: Facts, choices: list[DeviceChoice]) -> bool:
         return True
     if any(c.form == "other" for c in choices) or any(isinstance(o, Data) for _, v in device_uses(facts) for o in v):
         return True
+    return by_flag(facts) or bool(unread_devices(facts))
+
+
+def by_flag(facts: Facts) -> bool:
+    """`if args.cuda: model.cuda()`: an option says whether the model goes to a GPU."""
     for e in facts.flow.log.of("method"):
         if e.name == "cuda" and isinstance(e.obj, (Module, Data, Thing)) and e.seq < facts.flow.main_end:
             for test in (u.test for u in e.under if isinstance(u, cst.If)):

@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddpify.facts.contents import constants, data_of, origins
 from ddpify.facts.frames import Event
-from ddpify.facts.values import FromBatch, FromForward, Module, Value
+from ddpify.facts.values import FromBatch, FromForward, Func, Module, Value
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -31,12 +31,27 @@ def weighted_losses(facts: Facts) -> Iterator[tuple[Source, cst.CSTNode, str]]:
         if any(id(lp.node) in training for loops in e.all_loops() for lp in loops) and (by := _divisor(facts, e)):
             done.add(id(e.node))
             yield e.frame.source, e.node, by
-    for p in facts.roles.passes:
-        source = p.start.frame.source
-        for node in walk(p.loop.node) if p.training else ():
+    for source, tree in _trained(facts, training):
+        for node in walk(tree):
             if isinstance(node, cst.BinaryOperation) and id(node) not in done and _is_masked(facts, node):
                 done.add(id(node))
                 yield source, node, f"`{source.code(node.right)}`"
+
+
+def _trained(facts: Facts, training: set[int]) -> Iterator[tuple[Source, cst.CSTNode]]:
+    """The loops that train, and the functions of the project that are called in them (the forward of a loss, say)."""
+    for p in facts.roles.passes:
+        if p.training:
+            yield p.start.frame.source, p.loop.node
+    seen = set[int]()
+    for e in facts.flow.log.of("call", "forward"):
+        cls = e.obj.cls if isinstance(e.obj, Module) and e.kind == "forward" else None
+        funcs = [e.callee.func] if e.callee is not None else cls.member("forward") if cls is not None else ()
+        inside = any(id(lp.node) in training for loops in e.all_loops() for lp in loops)
+        for func in funcs if inside and e.grad is not False and e.seq < facts.flow.main_end else ():
+            if isinstance(func, Func) and id(func.node) not in seen:
+                seen.add(id(func.node))
+                yield func.source, func.node
 
 
 def _divisor(facts: Facts, event: Event) -> str:

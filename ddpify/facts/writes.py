@@ -98,6 +98,10 @@ def write_of(call: Outside) -> Write | None:
     for pattern, at, keywords in _COMPILED:
         if pattern.fullmatch(name):
             return Write(call, call.argument(at, *keywords))
+    if name in ("lmdb.open", "lmdb.Environment") and call.argument(None, "map_size") is not None:
+        told = call.argument(None, "readonly")
+        reads = isinstance(told, cst.Name) and told.value == "True"
+        return None if reads else Write(call, call.argument(0, "path"), opens=True)
     return None
 
 

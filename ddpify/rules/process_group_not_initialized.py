@@ -11,7 +11,7 @@ from ddpify.edits import AddHelper, Delete, Edit, InsertAfter, InsertBefore, Rep
 from ddpify.errors import Seen
 from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, only_availability
-from ddpify.facts.setup import SetUp, find_setup, moves_up
+from ddpify.facts.setup import SetUp, by_flag, find_setup, moves_up
 from ddpify.facts.trails import shown
 from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -139,7 +139,7 @@ class ProcessGroupNotInitialized(Rule):
             if how == "index":
                 return (
                     [placed(f"{target} = {name}()")],
-                    {"index"},
+                    {"index", "host"} if by_flag(facts) else {"index"},
                     f"`{target}` is this process's GPU",
                 )
             call = f'{facts.names["torch"]}.device({target}).type == "cuda"'

@@ -260,3 +260,15 @@ print(total)
     )
     assert text.text.count("with main_process_first():") == 2
     assert not [f for f in text.plan.left if f.code == "DDP303"]
+
+
+def test_a_database_is_built_by_one() -> None:
+    """`lmdb.open` with a size makes it, with `readonly=True` it reads."""
+    functions = """
+        def build(path):
+            with lmdb.open(path, map_size=1000) as env:
+                env.begin(write=True).put(b'a', b'b')
+        """
+    before = "if not os.path.exists('rows'):\n    build('rows')\nrows = lmdb.open('rows', readonly=True, map_size=1000)"
+    result = edited(script(imports="import lmdb", functions=functions, before=before), CODE)
+    assert result.has(f"{FIRST}if not os.path.exists('rows'):\n        build('rows')")

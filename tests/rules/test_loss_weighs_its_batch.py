@@ -39,3 +39,22 @@ def test_a_number_that_the_next_loss_goes_by(behind: str) -> None:
 )
 def test_other_numbers(loss: str, behind: str) -> None:
     assert not trained(loss, behind)
+
+
+LOSS = """
+class BoxLoss(nn.Module):
+    def forward(self, out, y):
+        kept = y > 0
+        count = COUNT
+        return nn.functional.smooth_l1_loss(out[kept], y[kept], reduction="sum") / count
+"""
+
+
+@pytest.mark.parametrize(("count", "noted"), [("kept.long().sum()", 1), ("out.size(0)", 0), ("100", 0)])
+def test_a_loss_of_the_script_s_own_that_divides_by_what_its_batch_holds(count: str, noted: int) -> None:
+    text = script(functions=LOSS.replace("COUNT", count), before="criterion = BoxLoss()")
+    text = text.replace("for (x,) in loader", "for x, y in loader")
+    text = text.replace("loss = model(x.to(device)).mean()", "loss = criterion(model(x.to(device)), y.to(device))")
+    found = [f.message for f in edited(text, CODE).plan.left]
+    assert len(found) == noted
+    assert all("/ count` divides by `count`" in m for m in found)

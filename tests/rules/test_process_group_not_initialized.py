@@ -119,3 +119,43 @@ def test_one_statement_that_runs_two_functions() -> None:
         'opt.device = setup_distributed(torch.device(opt.device).type == "cuda")\n'
         "Trainer(opt).fit()"
     )
+
+
+MOVED = """
+import argparse
+import importlib
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--kind")
+parser.add_argument("--gpu", type=int, default=0)
+parser.add_argument("--no-cuda", action="store_true")
+args = parser.parse_args()
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+cuda = not args.no_cuda and torch.cuda.is_available()
+model = nn.Linear(4, 1)
+MOVES
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_device_that_a_file_chosen_at_run_time_names() -> None:
+    """It may be a GPU: the process is bound to its own, and the group can do both."""
+    moves = "config = importlib.import_module(args.kind).Config()\nmodel = model.to(config.device)"
+    conversion = convert_source(Source(Path("train.py"), MOVED.replace("MOVES", moves).encode()))
+    assert 'torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))' in conversion.text
+    assert 'init_process_group("cpu:gloo,cuda:nccl"' in conversion.text
+    assert not any("no device code" in f.message for f in conversion.plan.findings)
+
+
+@pytest.mark.parametrize(("test", "backend"), [("cuda", "cpu:gloo,cuda:nccl"), ("torch.cuda.is_available()", "nccl")])
+def test_a_number_of_a_gpu_beside_a_flag_that_leaves_gpus_alone(test: str, backend: str) -> None:
+    moves = f"if {test}:\n    torch.cuda.set_device(args.gpu)\n    model = model.cuda()"
+    text = convert_source(Source(Path("train.py"), MOVED.replace("MOVES", moves).encode())).text
+    assert "args.gpu = setup_distributed()" in text
+    assert f'init_process_group("{backend}", device_id=device, **alone)' in text
