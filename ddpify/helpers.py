@@ -112,7 +112,10 @@ def names_for(source: Source) -> Names:
 
 def _import_as(name: str, chosen: str) -> str:
     line = _IMPORTS[name][1]
-    return line if chosen == line.split()[-1] else f"{line.split(' as ')[0]} as {chosen}"
+    plain = line.split(" as ")[0]
+    return (
+        line if chosen == line.split()[-1] else plain if plain.endswith(f"import {chosen}") else f"{plain} as {chosen}"
+    )
 
 
 _NAMING = frozenset({cst.ImportAlias, cst.ImportFrom, cst.Name})

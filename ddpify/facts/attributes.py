@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, detached, join, origins, take_in
 from ddpify.facts.fields import Fields
 from ddpify.facts.frames import Frame
-from ddpify.facts.surface import SURFACE
+from ddpify.facts.surface import SURFACE, given_back
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -68,7 +68,8 @@ class Attributes(Fields):
             case Instance() | Module():
                 return self.field(obj, name, node, frame)
             case Wrapped():
-                if self.planned and name not in SURFACE and obj.module:
+                stays = name in SURFACE or given_back(frame.source, node)
+                if self.planned and not stays and obj.module:
                     # the plan writes `.module` there
                     return join(*(self.get(m, name, node, frame) for m in obj.module))
                 return obj.module if name == "module" else (Method(obj, name),)

@@ -13,7 +13,7 @@ from ddpify.facts.definitions import argument_of
 from ddpify.facts.externals import keeps
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.phases import phase_test
-from ddpify.facts.surface import SURFACE
+from ddpify.facts.surface import SURFACE, given_back
 from ddpify.facts.unreached import unreached
 from ddpify.facts.values import Dict, Ext, Module, Obj, Seq, Thing, Wrapped
 from ddpify.source import Source
@@ -100,6 +100,7 @@ def find_raw(facts: Facts) -> list[Raw]:
             and e.name not in SURFACE
             and isinstance(e.node, (cst.Attribute, cst.Subscript))
             and not _names_alike(e)
+            and not given_back(e.frame.source, e.node)
         ):
             want(e, e.node.value, "state" if "state_dict" in e.name else "attribute", e.name)
         elif e.kind == "set" and isinstance(e.obj, Wrapped) and isinstance(e.node, cst.Attribute):

@@ -108,7 +108,11 @@ class DataparallelRemnant(Rule):
                 yield self.finding(source, e.node, f"`{code}` drives several GPUs from each process")
                 continue
             yield self.finding(
-                source, e.node, f"`{code}` is taken out", self.take_out(source, e), reason="one process drives one GPU"
+                source,
+                e.node,
+                f"`{code}` is taken out",
+                self.take_out(facts, source, e),
+                reason="one process drives one GPU",
             )
         if facts.converting and done:
             yield from self.around(facts)
@@ -118,23 +122,34 @@ class DataparallelRemnant(Rule):
         wraps = any(isinstance(w.obj, Wrapped) for w in facts.flow.log.of("new"))
         return wraps and any(isinstance(a, cst.If) for a in e.frame.source.ancestors(e.node))
 
-    def take_out(self, source: Source, e: Event) -> Edit:
+    def take_out(self, facts: Facts, source: Source, e: Event) -> Edit:
         """`model = nn.DataParallel(model)` goes as a whole; else the module stands in the place of the call."""
         assert isinstance(e.node, cst.Call)
         given = next((a.value for a in e.node.args if a.keyword is None or a.keyword.value == "module"), None)
         text = source.code(given) if given is not None else "None"
         stmt = e.stmt
-        if isinstance(stmt, cst.Assign) and stmt.value is e.node and source.code(stmt.targets[0].target) == text:
-            whole = self.whole(source, stmt)
+        if self.goes(source, e):
+            whole = self.whole(facts, source, stmt)
             return Delete(source, whole, comments=source.owns_comments(whole))
         return Replace(source, e.node, text)
 
-    def whole(self, source: Source, stmt: cst.CSTNode) -> cst.CSTNode:
+    def goes(self, source: Source, e: Event) -> bool:
+        """`model = nn.DataParallel(model)`: nothing is left of the statement."""
+        if not isinstance(e.node, cst.Call) or not isinstance(e.stmt, cst.Assign) or e.stmt.value is not e.node:
+            return False
+        given = next((a.value for a in e.node.args if a.keyword is None or a.keyword.value == "module"), None)
+        return given is not None and source.code(e.stmt.targets[0].target) == source.code(given)
+
+    def whole(self, facts: Facts, source: Source, stmt: cst.CSTNode) -> cst.CSTNode:
         """`if torch.cuda.device_count() > 1: model = nn.DataParallel(model)` goes with what is in it."""
         line = source.parents.get(stmt)
         block = source.parents.get(line) if line is not None else None
         above = source.parents.get(block) if block is not None else None
-        alone = isinstance(block, cst.IndentedBlock) and len(block.body) == 1
+        taken = {id(d.stmt) for d in facts.flow.log.of("dataparallel") if self.goes(source, d)}
+        lines = block.body if isinstance(block, cst.IndentedBlock) else ()
+        alone = bool(lines) and all(
+            isinstance(s, cst.SimpleStatementLine) and len(s.body) == 1 and id(s.body[0]) in taken for s in lines
+        )
         if isinstance(line, cst.SimpleStatementSuite):
             above, alone = source.parents.get(line), len(line.body) == 1
         return above if alone and isinstance(above, cst.If) and above.orelse is None else stmt

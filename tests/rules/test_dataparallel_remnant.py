@@ -122,3 +122,20 @@ def test_only_keys_lose_their_prefix(loop: str, cut: bool) -> None:
         "net = nn.Data", load + "net = nn.Data"
     )
     assert ("startswith" in edited(text, CODE).text) == cut
+
+
+def test_a_test_around_several_wraps_goes_with_them() -> None:
+    text = SCRIPT.replace(
+        "net = nn.DataParallel(nn.Linear(4, 1))",
+        "net, other = zoo.make(), zoo.make()\nif several:\n    net = nn.DataParallel(net)\n"
+        "    other = nn.DataParallel(other)\nprint(other)\n",
+    )
+    result = edited(text, CODE)
+    assert "several" not in result.text
+    assert result.has("net, other = zoo.make(), zoo.make()\nprint(other)")
+
+
+def test_the_name_of_another_ddp_is_left_alone() -> None:
+    text = script(imports="from apex.parallel import DistributedDataParallel as DDP").encode()
+    source = Source(Path("train.py"), text)
+    assert names_for(source).line("DDP") == "from torch.nn.parallel import DistributedDataParallel"

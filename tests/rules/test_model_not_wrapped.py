@@ -438,3 +438,30 @@ Trainer(torch.cuda.is_available()).run(DataLoader(torch.ones(8, 4)))
 def test_a_model_that_some_runs_move_is_wrapped_in_all_runs() -> None:
     text = convert_source(Source(Path("train.py"), TRAINER.encode())).text
     assert "            self.net = self.net.cuda()\n        self.net = DDP(self.net)\n" in text
+
+
+APPLIED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+def adjust(layer):
+    if isinstance(layer, nn.BatchNorm1d):
+        layer.momentum *= 0.5
+
+loader = DataLoader(torch.ones(8, 4))
+net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    net = net.apply(adjust)
+    net = net.train()
+    for x in loader:
+        net(x).mean().backward()
+        optimizer.step()
+"""
+
+
+def test_what_apply_gives_back_is_the_wrapper_still() -> None:
+    text = convert_source(Source(Path("train.py"), APPLIED.encode())).text
+    assert "\nnet = DDP(net)\n" in text
+    assert "    net = net.apply(adjust)\n    net = net.train()\n" in text
