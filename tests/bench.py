@@ -87,8 +87,10 @@ def script(lines: int) -> str:
 
 
 def seconds(command: list[str]) -> float:
+    # who installs ddpify has the bytecode of it
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     begun = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=env)
     return time.perf_counter() - begun
 
 

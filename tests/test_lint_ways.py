@@ -605,6 +605,122 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP201"},
     ),
+    "names that are made of each other": (
+        """
+        pair = (rank, world)
+        for _ in range(2):
+            other = pair
+            pair = other
+        mine, size = pair
+        if mine == 0:
+            torch.save(net.state_dict(), "net.pt")
+        """,
+        set(),
+    ),
+    "what the script refuses with ranks runs by itself": (
+        """
+        args = argparse.ArgumentParser().parse_args()
+        if local_rank != -1:
+            assert not args.search, "not with several processes"
+            dist.init_process_group("nccl")
+        if not args.search:
+            pass
+        else:
+            torch.save(net.state_dict(), "best.pt")
+        """,
+        set(),
+    ),
+    "what the script asks for with ranks runs on all of them": (
+        """
+        args = argparse.ArgumentParser().parse_args()
+        if local_rank != -1:
+            assert not args.search, "not with several processes"
+            dist.init_process_group("nccl")
+        if not args.search:
+            torch.save(net.state_dict(), "best.pt")
+        """,
+        {"DDP401"},
+    ),
+    "one file that is looked for": (
+        """
+        found = []
+        for folder in ("data", "models"):
+            found.extend(glob.glob(folder + "/*.yaml"))
+        assert len(found) == 1, f"several: {found}"
+        print(found[0])
+        """,
+        set(),
+    ),
+    "the first of the files that are looked for": (
+        """
+        found = glob.glob("models/*.yaml")
+        assert len(found) > 0, f"none: {found}"
+        state = torch.load(found[0], map_location="cpu")
+        """,
+        {"DDP307"},
+    ),
+    "an engine of another library beside the wrapper": (
+        """
+        def step(model, scaler):
+            if scaler is None:
+                model.micro_steps = 0
+
+        args = argparse.ArgumentParser().parse_args()
+        if args.engine:
+            scaler = None
+            trained = net
+        else:
+            trained = DDP(net, device_ids=[local_rank])
+            scaler = torch.amp.GradScaler()
+        step(trained, scaler)
+        """,
+        set(),
+    ),
+    "the wrapper where there is no scaler": (
+        """
+        def step(model, scaler):
+            if scaler is None:
+                model.micro_steps = 0
+
+        args = argparse.ArgumentParser().parse_args()
+        scaler = torch.amp.GradScaler() if args.half else None
+        step(model, scaler)
+        """,
+        {"DDP202"},
+    ),
+    "files of the data that each rank draws": (
+        """
+        import random
+
+        def batch(files):
+            for name in random.sample(files, k=4):
+                with open(name, "rb") as file:
+                    yield file.read()
+
+        for text in batch(sorted(os.listdir("songs"))):
+            len(text)
+        """,
+        set(),
+    ),
+    "the greatest number among the files": (
+        """
+        last = None
+        for name in os.listdir("checkpoints"):
+            number = int(name)
+            if last is None or number > last:
+                last = number
+        """,
+        set(),
+    ),
+    "the last name that a listing gives": (
+        """
+        names = []
+        for name in os.listdir("images"):
+            if name > "a":
+                names.append(name)
+        """,
+        {"DDP307"},
+    ),
 }
 
 
@@ -619,6 +735,137 @@ def test_a_way_to_write_it(name: str) -> None:
     code, rules = CASES[name]
     found, said = codes(code)
     assert found == rules, said
+
+
+SINK = """
+import logging
+import sys
+
+class Lines:
+    def __init__(self, target):
+        if isinstance(target, str):
+            self.file = open(target, "wt")
+        else:
+            self.file = target
+
+    def write(self, text):
+        self.file.write(text)
+
+def sink(kind, suffix):
+    return Lines(sys.stdout) if kind == "stdout" else Lines("log" + suffix)
+
+suffix = f"-rank{rank}" if rank > 0 else ""
+kinds = os.environ.get("FORMATS", "stdout,log").split(",")
+for out in [sink(kind, suffix) for kind in kinds]:
+    out.write("started")
+logging.debug("the shapes are %s", train_set)
+"""
+
+
+def test_a_sink_for_a_stream_or_a_file_of_each_rank() -> None:
+    """Who gives the stream knows on which rank; a level that nothing asks for is not shown."""
+    source = Source(Path("train.py"), f"{HEAD}{SINK}{TAIL}".encode())
+    problems = check(source, "train.py", Task(Settings(select=("DDP401", "DDP402")))).problems
+    assert problems == []
+    loud = f"{HEAD}{SINK}logging.getLogger().setLevel(logging.DEBUG)\n{TAIL}"
+    problems = check(Source(Path("train.py"), loud.encode()), "train.py", Task(Settings(select=("DDP402",)))).problems
+    assert [p.message for p in problems] == ["every rank logs: `logging.debug`"]
+
+
+def test_what_the_ranks_are_compared_with_is_trained_by_their_parent() -> None:
+    code = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def step(model, x):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).mean().backward()
+    optimizer.step()
+
+def worker(rank, world, net, x):
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    step(DDP(net), x[rank::world])
+    {worker}
+    dist.destroy_process_group()
+
+def compare():
+    x = torch.ones(8, 4)
+    net, reference = nn.Linear(4, 1), nn.Linear(4, 1)
+    {parent}
+    mp.spawn(worker, args=(2, net, x), nprocs=2)
+
+compare()
+"""
+    for where, found in (("parent", []), ("worker", ["DDP201"])):
+        other = {"parent": "worker", "worker": "parent"}[where]
+        made = "step(nn.Linear(4, 1), x)"
+        text = code.replace(f"{{{where}}}", made).replace(f"{{{other}}}", "pass")
+        problems = check(
+            Source(Path("train.py"), text.encode()), "train.py", Task(Settings(select=("DDP201",)))
+        ).problems
+        assert [p.code for p in problems] == found, where
+
+
+JOINED = """
+import argparse
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+args = argparse.ArgumentParser().parse_args()
+if args.distributed:
+    dist.init_process_group("gloo")
+net = nn.Linear(4, 1)
+if args.distributed:
+    net = DDP(net)
+{test}
+    print("one process")
+if args.distributed:
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "found"),
+    [
+        ("if not args.distributed:", []),
+        ("if args.distributed:\n    pass\nelse:", []),
+        ("if args.distributed:", ["DDP402"]),
+        ("if not args.half:", ["DDP402"]),
+    ],
+)
+def test_the_other_side_of_the_test_that_sets_up_the_group(test: str, found: list[str]) -> None:
+    source = Source(Path("train.py"), JOINED.replace("{test}", test).encode())
+    problems = check(source, "train.py", Task(Settings(select=("DDP402",)))).problems
+    assert [p.code for p in problems] == found
+
+
+@pytest.mark.parametrize(("joins", "found"), [("if rank < 2:\n        ", []), ("", ["DDP512"])])
+def test_a_group_of_some_ranks(joins: str, found: list[str]) -> None:
+    """Ranks that never join the group are no ranks of it."""
+    code = f"""
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def worker(rank, world):
+    {joins}dist.init_process_group("gloo", rank=rank, world_size=2)
+    if rank == 2:
+        return
+    DDP(nn.Linear(4, 1))(torch.ones(1, 4)).mean().backward()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(worker, args=(3,), nprocs=3)
+"""
+    problems = check(Source(Path("train.py"), code.encode()), "train.py", Task(Settings(select=("DDP512",)))).problems
+    assert [p.code for p in problems] == found
 
 
 DEVICES = {

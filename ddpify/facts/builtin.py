@@ -136,6 +136,9 @@ class Builtins(Methods):
             self.injected(values[0], values[2], node, frame)
         if name not in ("hasattr", "isinstance"):
             return UNKNOWN
+        if name == "isinstance" and len(values) > 1 and values[0] and all(map(_is_stream, values[0])):
+            asks_text = any(isinstance(o, Ext) and o.name == "builtins.str" for o in values[1])
+            return (Const(False),) if asks_text else (Data("bool", "const"),)
         replaced = bool(self.log.of("dataparallel"))
         asked = _of_wrapper(name, values[0], values[1], replaced) if len(values) > 1 else None
         return (Const(asked),) if asked is not None else (Data("bool", "const"),)
@@ -190,6 +193,11 @@ class Builtins(Methods):
         if "size_average" in named and constants(named["size_average"][1]) == [False]:
             return ["sum"]
         return ["mean"]
+
+
+def _is_stream(obj: Obj) -> bool:
+    """`sys.stdout`, given where a file's name may be given, too."""
+    return isinstance(obj, Ext) and obj.name in ("sys.stdout", "sys.stderr")
 
 
 def _number(name: str, literal: float | str) -> Value:

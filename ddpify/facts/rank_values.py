@@ -68,10 +68,13 @@ class RankValues:
         self.flow = flow
         self.strict = strict
         self.definitions: Definitions = definitions(flow)
-        calls = [e.node for e in flow.log.of("external") if _SPAWNS.fullmatch(e.name)]
+        starts = [e for e in flow.log.of("external") if _SPAWNS.fullmatch(e.name)]
+        calls = [e.node for e in starts]
+        #: the functions that do so
+        self.starters = {id(e.frame.node) for e in starts if e.frame.func is not None}
         #: calls that spawn the ranks, and what they are given: the function among it
         self.spawns = {id(n) for c in calls if isinstance(c, cst.Call) for n in (c, *(a.value for a in c.args))}
-        self._known: dict[tuple[int, int], bool] = {}
+        self._known: dict[tuple[int, int, int | None], bool] = {}
         self.single = Single(flow)
 
     @abstractmethod
@@ -83,12 +86,10 @@ class RankValues:
         """Whether a test tells ranks apart."""
 
     def differs(self, node: cst.CSTNode, frame: Frame, index: int | None = None) -> bool:
-        key = (id(node), id(frame))
-        if index is not None:
-            return self._differs(node, frame, index)
+        key = (id(node), id(frame), index)
         if key not in self._known:
-            self._known[key] = False
-            self._known[key] = self._differs(node, frame, None)
+            self._known[key] = False  # of a name that is made of itself: `first, second = second, first`
+            self._known[key] = self._differs(node, frame, index)
         return self._known[key]
 
     def _differs(self, node: cst.CSTNode, frame: Frame, index: int | None) -> bool:

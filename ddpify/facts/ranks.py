@@ -94,15 +94,25 @@ class Ranks(RankValues):
             for chain in map(list, chains)
         )
 
+    def by_parent(self, event: Event) -> bool:
+        """Whether only the process that spawns the ranks does something."""
+        chains = list(map(list, event.frame.chains()))
+        return bool(chains) and all(self.once(event, chain) for chain in chains)
+
     def once(self, event: Event, chain: list[Entry]) -> bool:
         """In a script that spawns its ranks: what the parent process does by itself."""
         if not self.spawns:
             return False
         calls = [e.call for e in chain]
+        if any(id(c) in self.spawns for c in calls):
+            return False
+        around = {id(f.node) for f in (*(e.frame for e in chain), event.frame) if f.func is not None}
+        if around & self.starters:
+            return True  # the function that starts the ranks, or what it calls besides
         outermost = calls[0] if calls else event.node
         source = chain[0].frame.source if chain else event.frame.source
         main = any(is_guard(a) for a in source.ancestors(outermost))
-        return main and not any(id(c) in self.spawns for c in calls)
+        return main
 
     def limited(self, node: cst.CSTNode, frame: Frame) -> bool:
         """Whether a node runs on some ranks only, as far as its own function says."""

@@ -11,7 +11,7 @@ from ddpify.facts.definitions import returns
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.values import Ext, Func, Sampler, Wrapped
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 #: calls that a run of one process does not make
 _JOINS = re.compile(
@@ -56,6 +56,11 @@ class Single:
             return False
         if below is above.body and _is_alone(above.test):
             return True
+        negated = isinstance(above.test, cst.UnaryOperation) and isinstance(above.test.operator, cst.Not)
+        asked = above.test.expression if isinstance(above.test, cst.UnaryOperation) else above.test
+        holds = (below is above.body) != negated
+        if dotted(asked) in (self.refused_with_ranks if holds else self.joined_under):
+            return True
         other = above.orelse if below is above.body else above.body
         return other is not None and self.joins_in(other) and not self.joins_in(below)
 
@@ -66,6 +71,30 @@ class Single:
         last = stmt.body.body[-1]
         raises = isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
         return raises and self.says_many(stmt.test)
+
+    @functools.cached_property
+    def refused_with_ranks(self) -> set[str]:
+        """`args.search` of `if distributed: assert not args.search; dist.init_process_group()`."""
+        found: set[str] = set()
+        for call in (e for e in self.flow.log.of("external") if e.name.endswith(".init_process_group")):
+            above = call.frame.source.ancestors(call.node)
+            for block in (a.body for a in above if isinstance(a, cst.IndentedBlock)):
+                found.update(map(_refused, block))
+        return found - {""}
+
+    @functools.cached_property
+    def joined_under(self) -> set[str]:
+        """`args.distributed` of `if args.distributed: dist.init_process_group()`, where no other call joins."""
+        found: set[str] = set()
+        for call in (e for e in self.flow.log.of("external") if e.name.endswith(".init_process_group")):
+            below: cst.CSTNode = call.node
+            tests = set()
+            for above in call.frame.source.ancestors(call.node):
+                if isinstance(above, cst.If) and above.body is below:
+                    tests.add(dotted(above.test))
+                below = above
+            found = tests if not found else found & tests
+        return found - {""}
 
     def says_many(self, test: cst.BaseExpression, depth: int = 2) -> bool:
         """`dist.is_initialized()`, `dist.get_world_size() > 1`, a function of the project that gives back such."""
@@ -149,6 +178,16 @@ def _is_ours(obj: object) -> bool:
 
 def _place(block: cst.IndentedBlock, stmt: cst.CSTNode) -> int:
     return next((at for at, s in enumerate(block.body) if s is stmt), 0)
+
+
+def _refused(stmt: cst.CSTNode) -> str:
+    """`args.search` of `assert not args.search`"""
+    match stmt:
+        case cst.SimpleStatementLine(
+            body=[cst.Assert(test=cst.UnaryOperation(operator=cst.Not(), expression=asked)), *_]
+        ):
+            return dotted(asked)
+    return ""
 
 
 def _says_alone(stmt: cst.CSTNode) -> bool:

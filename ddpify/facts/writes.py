@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -92,17 +93,23 @@ def write_of(call: Outside) -> Write | None:
     if call.method:
         return _by_method(call)
     name = re.sub(r"^np\.", "numpy.", call.name)
-    for pattern, at, mode_at in _OPENING:
-        if pattern.fullmatch(name):
-            return _opening(call, at, mode_at)
-    for pattern, at, keywords in _COMPILED:
-        if pattern.fullmatch(name):
-            return Write(call, call.argument(at, *keywords))
+    opening, row = _known(name)
+    if opening is not None:
+        return _opening(call, *opening)
+    if row is not None:
+        return Write(call, call.argument(row[0], *row[1]))
     if name in ("lmdb.open", "lmdb.Environment") and call.argument(None, "map_size") is not None:
         told = call.argument(None, "readonly")
         reads = isinstance(told, cst.Name) and told.value == "True"
         return None if reads else Write(call, call.argument(0, "path"), opens=True)
     return None
+
+
+@functools.lru_cache(maxsize=4096)  # a script calls few functions, many times
+def _known(name: str) -> tuple[tuple[int, int | None] | None, tuple[int, tuple[str, ...]] | None]:
+    """The row of a function that opens a file, and that of one that writes it."""
+    opening = next(((at, mode_at) for p, at, mode_at in _OPENING if p.fullmatch(name)), None)
+    return opening, next(((at, names) for p, at, names in _COMPILED if p.fullmatch(name)), None)
 
 
 def _opening(call: Outside, at: int, mode_at: int | None) -> Write | None:

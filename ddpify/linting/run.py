@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import gc
-import itertools
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +17,9 @@ from ddpify.linting.problem import FileResult
 from ddpify.linting.settings import Settings
 
 if TYPE_CHECKING:
-    from ddpify.linting.root import Root, Task
+    from ddpify.linting.workers import Workers
 
 _COMMENT = re.compile(rb"#\s*ddpify:")
-#: files for which other processes are worth their start
-_MANY = 4
 
 
 @dataclass
@@ -44,22 +39,33 @@ class Run:
     def __call__(self, paths: Iterable[Path]) -> Iterator[FileResult]:
         """The results in the order of the paths; files without anything to say have none."""
         paths = list(paths)
-        found = list(self.find(paths))
-        scripts = [path for path, idle in found if not idle]
+        work: Workers | None = None
+        found: list[tuple[Path, bool]] = []
+        for path, idle in self.find(paths):
+            found.append((path, idle))
+            if not idle:
+                work = work or self.workers()
+                work.ask(path)
         more = self.importers([p for p in paths if p.suffix == ".py" and not p.is_dir()])
         if not found and not more:
             return
-        from ddpify.linting.root import Task, idle_root
+        work = work or self.workers()
+        for path in more:
+            work.ask(path, dismiss=False)
+        yield from self.together(found, work)
+
+    def together(self, found: list[tuple[Path, bool]], work: Workers) -> Iterator[FileResult]:
+        """What the scripts see, by file; the files that were given first."""
+        from ddpify.linting.root import idle_root
         from ddpify.linting.together import Together
 
-        task = Task(self.settings, self.mend, self.debug)
-        ready = self.checked(scripts, more, task)
+        ready = work.results()
         mine = [idle_root(path) if idle else next(ready) for path, idle in found]
         whole = Together(self.settings, self.given, self.ignored, mine, list(ready))
         if self.mend:
             from ddpify.linting.mending import mended
 
-            yield from mended(whole, task)
+            yield from mended(whole, work.task)
         else:
             yield from whole.results()
 
@@ -113,23 +119,12 @@ class Run:
         scripts = importing_scripts(files, may_matter, functools.partial(self.skips, ignored=ignored))
         return [p for p in scripts if os.path.realpath(p) not in self.given]
 
-    def checked(self, scripts: list[Path], more: list[Path], task: Task) -> Iterator[Root]:
-        """What every script sees; the files that were given first."""
-        from ddpify.linting.root import check_root
-        from ddpify.rules import all_rules
+    def workers(self) -> Workers:
+        """Who looks at the scripts, while more of them are searched for."""
+        from ddpify.linting.root import Task
+        from ddpify.linting.workers import Workers
 
-        asked = [(p, True) for p in scripts] + [(p, False) for p in more]
-        jobs = min(self.jobs or _cpus(), len(asked))
-        if jobs <= 1 or len(asked) < _MANY:
-            yield from (check_root(p, task, d) for p, d in asked)
-            return
-        all_rules()  # read before the processes are forked: else each of them reads all the rules
-        gc.freeze()
-        pool = ProcessPoolExecutor(jobs)
-        try:
-            yield from pool.map(check_root, (p for p, _ in asked), itertools.repeat(task), (d for _, d in asked))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        return Workers(Task(self.settings, self.mend, self.debug), self.jobs or _cpus())
 
 
 def _cpus() -> int:

@@ -19,6 +19,8 @@ from ddpify.facts.workers import in_workers
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
 
+_DRAWS = ("random.", "numpy.random.", "torch.")
+
 
 @dataclass(frozen=True, eq=False)
 class Named:
@@ -33,9 +35,13 @@ class Named:
 def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
     """The expressions behind the paths that all ranks use, each once."""
     seen: set[int] = set()
+    reads = {id(r.call.node) for r in find_reads(facts)}
     for event, path in _paths(facts, calls):
-        if not by_chance(facts.flow.values.get(path, ())) or _named_by_one(facts, path, event):
+        held = facts.flow.values.get(path, ())
+        if not by_chance(held) or _named_by_one(facts, path, event):
             continue
+        if not facts.converting and id(event.node) in reads and named_chance(held).startswith(_DRAWS):
+            continue  # a file of the data, which each rank is meant to draw for itself
         found = _spot(facts, path, event)
         if found is not None and id(found.node) not in seen:
             seen.add(id(found.node))
@@ -49,7 +55,7 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             and event.name == "add_argument"
             and by_chance(default)
             and (facts.converting or not _read_by_one(facts, event.node))
-            and (facts.converting or not named_chance(default).startswith(("random.", "numpy.", "torch.")))
+            and (facts.converting or not named_chance(default).startswith(_DRAWS))
         ):
             yield Named(event.node, event.frame.source, named_chance(default), "it is the default of an argument")
 

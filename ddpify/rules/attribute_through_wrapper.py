@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.apart import is_elsewhere
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import by_one_process
 from ddpify.facts.surface import SURFACE
@@ -211,6 +212,7 @@ class AttributeThroughWrapper(Rule):
                 or not e.obj.module
                 or self.is_unwrapped(facts, e.frame.source, e.node)
                 or by_one_process(e, facts.flow)
+                or is_elsewhere(facts.flow, e, e.obj)
             ):
                 continue
             seen.add(id(e.node))

@@ -144,6 +144,9 @@ class CollectiveOnSomeRanks(Rule):
     def limited(self, facts: Facts) -> Iterator[Limited]:
         """Each collective that is limited on every way to it, with all that limits it."""
         known = ranks(facts.flow, True)
+        joins = [e for e in facts.flow.log.of("external") if e.name.endswith(".init_process_group")]
+        if joins and all(any(True for _ in known.limits(e.node, e.frame)) for e in joins):
+            return  # `if rank < 2: dist.init_process_group(..., world_size=2)`: the others have no part in it
         for e in facts.flow.log.events:
             if e.kind == "external" and _COLLECTIVES.fullmatch(e.name):
                 name = e.name.rsplit(".", 1)[-1]

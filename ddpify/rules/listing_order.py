@@ -15,7 +15,7 @@ from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Const, Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._set_orders import is_set, lists_set, orders
-from ddpify.source import Source, walk
+from ddpify.source import Source, dotted, walk
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
 _TAKES_ORDER = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
@@ -77,6 +77,7 @@ def _sorts_in_place(source: Source, node: cst.Name) -> bool:
     return isinstance(call, cst.Call) and _method(call) == "sort"
 
 
+_GREATER = (cst.GreaterThan, cst.GreaterThanEqual, cst.LessThan, cst.LessThanEqual)
 _PASSES_ON = (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)
 
 
@@ -224,13 +225,19 @@ class ListingOrder(Rule):
             top = source.parents[top]
         parent = source.parents.get(top)
         if isinstance(parent, cst.For) and parent.iter is top:
-            return self.only_removed(parent)
+            return self.only_removed(parent) or _seeks_greatest(parent)
         if isinstance(parent, (cst.BooleanOperation, cst.UnaryOperation, cst.If, cst.While, cst.Assert)):
             return True
+        call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "extend":
+            owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
+            return _is_said_to_be_one(owner, {dotted(call.func.value)})
         if not isinstance(parent, cst.Assign) or depth == 0:
             return isinstance(parent, cst.Arg) and top is not node and self.ordered(facts, source, top)
         owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
         names = _binds(parent)
+        if _is_said_to_be_one(owner, names):
+            return True
         end = source.span(node).end
         later = [n for n in walk(owner) if n in source.parents and source.span(n).start >= end]
         if not facts.converting and any(isinstance(n, cst.Call) and _sorts(n) in names for n in later):
@@ -285,6 +292,34 @@ def _is_list_of(source: Source, node: cst.CSTNode) -> bool:
     call = source.parents.get(above) if isinstance(above, cst.Arg) else above
     makes = isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in ("list", "tuple")
     return makes and isinstance(call, cst.Call) and len(call.args) == 1 and node is not call.func
+
+
+def _seeks_greatest(loop: cst.For) -> bool:
+    """`for name in os.listdir(path): if int(name) > last: last = int(name)`, and nothing else is kept."""
+    body = list(walk(loop.body))
+    kept = [n for n in body if isinstance(n, (cst.Return, cst.Yield, cst.Break)) or _KEEPS.search(_method(n))]
+    stored = [n for n in body if isinstance(n, cst.AssignTarget) and not isinstance(n.target, cst.Name)]
+    for stmt in body:
+        if isinstance(stmt, cst.If) and not (kept or stored):
+            asked = [c for c in walk(stmt.test) if isinstance(c, cst.Comparison)]
+            names = {dotted(t.comparator) for c in asked for t in c.comparisons if isinstance(t.operator, _GREATER)}
+            if any(isinstance(n, cst.AssignTarget) and dotted(n.target) in names - {""} for n in walk(stmt.body)):
+                return True
+    return False
+
+
+def _is_said_to_be_one(owner: cst.CSTNode, names: set[str]) -> bool:
+    """`assert len(paths) == 1`: there is no order."""
+    for stmt in walk(owner):
+        match stmt:
+            case cst.Assert(
+                test=cst.Comparison(
+                    left=cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=name))]),
+                    comparisons=[cst.ComparisonTarget(operator=cst.Equal(), comparator=cst.Integer(value="1"))],
+                )
+            ) if name in names:
+                return True
+    return False
 
 
 def _only_one(source: Source, node: cst.Name) -> bool:

@@ -11,6 +11,7 @@ from ddpify.edits import AddImport, Edit, Hoist, InsertAfter, InsertBefore, Repl
 from ddpify.errors import Way
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
+from ddpify.facts.ranks import ranks
 from ddpify.facts.roles import root
 from ddpify.facts.trails import shown, way_back, way_of_call
 from ddpify.facts.unused import left_out
@@ -199,7 +200,7 @@ class ModelNotWrapped(Rule):
             if facts.roles.wrapped:
                 for point in facts.wrap_points:
                     source, node = point.source, point.module.site.node
-                    known = talks(point.module) or wraps_inside(point.module)
+                    known = talks(point.module) or wraps_inside(point.module) or trained_by_parent(facts, point.module)
                     if facts.editable(source) and node in source.parents and not known:
                         yield self.finding(source, node, f"`{self.name_of(point)}` is trained without a DDP wrapper")
             return
@@ -319,6 +320,16 @@ def parameters_of(call: cst.CSTNode) -> cst.CSTNode:
 def certain(module: Module) -> bool:
     """A model with parameters for certain, and not what is only known by use."""
     return module.has_parameters and (module.cls is not None or bool(module.name))
+
+
+def trained_by_parent(facts: Facts, module: Module) -> bool:
+    """`train(reference)` and then `mp.spawn(train, ...)`: what the ranks' results are compared with."""
+    mine = [
+        b
+        for b in facts.roles.backwards
+        if any(isinstance(o, FromForward) and root(o.module) is root(module) for o in origins(b.value))
+    ]
+    return bool(mine) and all(map(ranks(facts.flow).by_parent, mine))
 
 
 def wraps_inside(module: Module) -> bool:

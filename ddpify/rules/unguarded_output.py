@@ -169,6 +169,7 @@ class UnguardedOutput(Rule):
         for t in talk:
             source = t.call.source
             quiet = t.kind in _NOT_RANKS or _is_off(t) or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
+            quiet = quiet or _is_below_level(facts, t) or _may_be_a_file(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
             stmt = holding(source, t.call.node)
@@ -320,6 +321,22 @@ def _is_off(t: Talk) -> bool:
     """`tqdm(steps, disable=True)`"""
     given = t.call.argument(None, "disable")
     return isinstance(given, cst.Name) and given.value == "True"
+
+
+def _is_below_level(facts: Facts, t: Talk) -> bool:
+    """`logging.debug(...)` where nothing asks for that level: it is not shown."""
+    name = t.call.method or t.call.name.rpartition(".")[2]
+    hidden = t.kind == "log" and name == "debug" and not t.call.name.startswith("loguru.")
+    return hidden and not any(re.search(r"\bDEBUG\b", s.text) for s in facts.project.files())
+
+
+def _may_be_a_file(facts: Facts, t: Talk) -> bool:
+    """`self.file.write(line)` of a sink that is given sys.stdout, or a file: who gives it knows on which rank."""
+    func = t.call.node.func
+    if not t.call.name.startswith("sys.") or not isinstance(func, cst.Attribute):
+        return False
+    held = facts.flow.values.get(func.value, ())
+    return any(not (isinstance(o, Ext) and o.name.startswith("sys.")) for o in held)
 
 
 def _in_handler_that_raises(source: Source, stmt: cst.CSTNode) -> bool:
