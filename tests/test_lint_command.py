@@ -18,6 +18,7 @@ from ddpify.files import python_files
 from ddpify.linting.ignores import ignores
 from ddpify.linting.run import Run
 from ddpify.linting.settings import Settings
+from tests.shapes import SARIF, junit_faults
 
 HEAD = """\
 import os
@@ -174,6 +175,7 @@ def test_broken_toml_without_our_table_is_not_our_matter(here: Path) -> None:
         (f"{SAVE}  # noqa  # ddpify: ignore[unguarded-save] because", []),
         (f"# ddpify: ignore-file[DDP401]\n{SAVE}", []),
         (f"# ddpify: ignore-file\n{SAVE}\nprint(1)", []),
+        (f"# ddpify: ignore-file\n{SAVE}\nx = 1  # ddpify: ignore", []),
         (SAVE.replace('"a.pt")', '"a.pt",\n)  # ddpify: ignore[DDP401]'), []),
         (SAVE.replace('"a.pt")', '# ddpify: ignore[DDP401]\n"a.pt")'), []),
         (f"{SAVE}  # ddpify: ignore[DDP402]", ["DDP001", "DDP401"]),
@@ -422,6 +424,25 @@ def test_sarif(here: Path) -> None:
     assert found["invocations"][0]["executionSuccessful"] is False
 
 
+def test_reports_are_as_the_standards_say(here: Path) -> None:
+    """SARIF and JUnit XML, also of a line with a form feed, a remark, and a file that is not text."""
+    jsonschema = importlib.import_module("jsonschema")
+    Path("größe \x07.py").write_text(
+        f"{HEAD}\x0cos.environ['CUDA_VISIBLE_DEVICES'] = '0,1'\nos.mkdir('\x1b[1m')\n{TAIL}"
+    )
+    check = jsonschema.Draft202012Validator(SARIF)
+    data = report("sarif")
+    assert [e.message for e in check.iter_errors(data)] == []
+    levels = {r["level"] for r in data["runs"][0]["results"]}
+    assert levels >= {"error", "warning", "note"}
+    text = run("--format", "junit").stdout
+    assert junit_faults(text) == []
+    assert text.count("<skipped") == 1
+    assert junit_faults(run("--format", "junit", "--select", "DDP216").stdout) == []
+    broken = text.replace(' tests="', ' test="', 1)
+    assert junit_faults(broken) == ["testsuite without tests", "testsuite with test", "tests=None, not 5"]
+
+
 def test_github(here: Path) -> None:
     first, *_, last = report("github").splitlines()
     assert first.startswith("::error title=ddpify (DDP401),file=bad%25%2C.py,line=9,col=1,endLine=9,")
@@ -431,7 +452,7 @@ def test_github(here: Path) -> None:
 
 def test_junit(here: Path) -> None:
     (suite,) = ET.fromstring(report("junit"))
-    assert suite.attrib == {"name": "ddpify", "tests": "3", "failures": "2", "errors": "1"}
+    assert suite.attrib == {"name": "ddpify", "tests": "3", "failures": "2", "errors": "1", "skipped": "0"}
     assert [case.get("file") for case in suite] == ["bad%,.py", "train.py", "broken.py"]
     Path("clean").mkdir()
     assert "no problems" in run("--format", "junit", "clean").stdout

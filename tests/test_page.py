@@ -20,6 +20,7 @@ from ddpify.source import Source
 from ddpify.verify import Equivalence, Result, Status, Still, VerifyReport
 from ddpify.verify.junit import junit
 from tests.conftest import SCRIPT
+from tests.shapes import junit_faults
 
 VOID = {"meta", "col", "path", "polyline"}
 RESULTS = (
@@ -170,7 +171,10 @@ def test_without_losses_there_is_no_plot(curves: dict[str, list[float]]) -> None
 
 
 def test_junit_has_a_case_for_each_property() -> None:
-    suite = ElementTree.fromstring(junit(REPORT).encode())
+    text = junit(REPORT)
+    assert junit_faults(text) == []
+    assert text.startswith('<?xml version="1.0" encoding="utf-8"?>')
+    suite = ElementTree.fromstring(text.encode())
     assert {key: suite.get(key) for key in ("tests", "failures", "skipped")} == {
         "tests": "4",
         "failures": "1",

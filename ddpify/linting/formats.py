@@ -13,6 +13,7 @@ import click
 
 from ddpify import __version__
 from ddpify.linting.problem import FileResult, Problem
+from ddpify.xml_text import clean
 
 FORMATS = ("text", "json", "sarif", "github", "junit")
 COLOURS = {"error": "red", "warning": "yellow", "info": "blue"}
@@ -217,21 +218,22 @@ def as_junit(problems: Iterable[Problem], results: Iterable[FileResult]) -> str:
     for p in problems:
         count += 1
         case = ET.SubElement(
-            suite, "testcase", name=f"{p.code} {p.name}", classname=p.path, file=p.path, line=str(p.line)
+            suite, "testcase", name=f"{p.code} {p.name}", classname=clean(p.path), file=clean(p.path), line=str(p.line)
         )
         kind = "skipped" if p.severity == "info" else "failure"
-        node = ET.SubElement(case, kind, message=f"{p.path}:{p.line}:{p.column}: {p.message}")
+        node = ET.SubElement(case, kind, message=clean(f"{p.path}:{p.line}:{p.column}: {p.message}"))
         if kind == "failure":
             node.set("type", p.severity)
-        node.text = "\n".join(filter(None, (p.text.strip(), p.why, p.fix)))
+        node.text = clean("\n".join(filter(None, (p.text.strip(), p.why, p.fix))))
     failed = [r for r in results if r.error]
     for r in failed:
-        case = ET.SubElement(suite, "testcase", name="not checked", classname=r.path, file=r.path)
-        ET.SubElement(case, "error", message=r.error)
+        case = ET.SubElement(suite, "testcase", name="not checked", classname=clean(r.path), file=clean(r.path))
+        ET.SubElement(case, "error", message=clean(r.error))
     if not count and not failed:
         ET.SubElement(suite, "testcase", name="no problems", classname="ddpify")
     failures = sum(p.severity != "info" for p in problems)
-    for key, value in (("tests", max(1, count + len(failed))), ("failures", failures), ("errors", len(failed))):
+    counts = {"tests": max(1, count + len(failed)), "failures": failures, "errors": len(failed)}
+    for key, value in (counts | {"skipped": count - failures}).items():
         suite.set(key, str(value))
     root = ET.Element("testsuites")
     root.append(suite)

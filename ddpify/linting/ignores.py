@@ -91,6 +91,8 @@ def silence(problems: list[Problem], lines: list[range], comments: list[Ignore])
 
 def unused(comments: list[Ignore], path: str, text: str, selected: Callable[[str], bool]) -> Iterator[Problem]:
     """A problem for each comment that silences nothing, or names no rule."""
+    if any(c.whole_file and not c.codes and not c.wrong and c.used for c in comments):
+        return  # the whole file is left alone, its other comments with it
     lines = text.splitlines()
     name, why, fix = texts(UNUSED)
     for c in comments:

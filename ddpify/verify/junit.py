@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
+
+from ddpify.xml_text import clean
 
 from .checks import Status
 
 if TYPE_CHECKING:
     from .report import VerifyReport
-
-# what XML cannot hold, such as the colours of a terminal
-_CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(report: VerifyReport) -> str:
@@ -21,7 +19,7 @@ def junit(report: VerifyReport) -> str:
     by_status = {status: sum(result.status is status for result in results) for status in Status}
     suite = ElementTree.Element(
         "testsuite",
-        name=_clean(f"ddpify verify {report.script}"),
+        name=clean(f"ddpify verify {report.script}"),
         tests=str(len(results)),
         failures=str(by_status[Status.FAILED]),
         errors="0",
@@ -30,18 +28,15 @@ def junit(report: VerifyReport) -> str:
     )
     for result in results:
         case = ElementTree.SubElement(suite, "testcase", classname="ddpify.verify", name=result.name, time="0")
-        sentence = _clean(result.sentence)
+        sentence = clean(result.sentence)
         if result.status is Status.FAILED:
             failure = ElementTree.SubElement(case, "failure", message=sentence, type=f"contract {result.section}")
             hints = [f"ddpify explain {code}" for code in result.likely]
-            failure.text = "\n".join([sentence, *hints, _clean(report.failure)])
+            failure.text = "\n".join([sentence, *hints, clean(report.failure)])
         elif result.status is Status.NOT_TRIED:
             ElementTree.SubElement(case, "skipped", message=sentence)
         else:
             ElementTree.SubElement(case, "system-out").text = sentence
     ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
-
-
-def _clean(text: str) -> str:
-    return _CONTROL.sub("", text)
+    # tostring() would declare the encoding of the locale
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
