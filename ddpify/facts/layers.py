@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpify.facts.contents import modules, with_parts
-from ddpify.facts.values import Module, Thing
+from ddpify.facts.values import Data, Module, Parameters, Thing
 
 #: Layers that draw random numbers, and layers that keep statistics of the batches.
 NOISE = (
@@ -52,7 +52,10 @@ def mentions(module: Module, words: tuple[str, ...]) -> bool:
         parts = [p for v in (*m.fields.values(), *m.parts) for p in v]
         if any(isinstance(p, Thing) and not p.name for p in parts):
             return True  # a layer of a library that is not known
-        return any(look(p) for part in parts for p in modules((part,)))
+        if m.cls is None and any(isinstance(p, Data) and p.form == "any" for value in m.parts for p in value):
+            return True  # nn.Sequential(*layers)
+        taken = [p for part in parts if isinstance(part, Parameters) for p in part.modules]
+        return any(look(p) for p in (*taken, *(p for part in parts for p in modules((part,)))))
 
     return look(module)
 

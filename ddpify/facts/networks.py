@@ -16,14 +16,18 @@ from ddpify.facts.values import (
     Dict,
     FromForward,
     Func,
+    Method,
     Module,
     Origin,
+    Parameters,
     Seq,
     Site,
     Thing,
     Value,
     Wrapped,
 )
+
+_CONTAINERS = (".Sequential", ".ModuleList", ".ModuleDict")
 
 
 class Networks(Builtins):
@@ -70,8 +74,12 @@ class Networks(Builtins):
             for m in modules(part):
                 m.part_of = m.part_of or made
                 made.fields.setdefault(str(len(made.fields)), (m,))
-        if name.endswith((".Sequential", ".ModuleList", ".ModuleDict")) and not any(
-            isinstance(o, (Data, Thing)) or (isinstance(o, Dict) and not o.closed) for p in parts for o in p
+            if name.endswith(_CONTAINERS) and any(isinstance(o, (Parameters, Data, Thing, Method)) for o in part):
+                owners = [o.obj for o in part if isinstance(o, Method) and isinstance(o.obj, Module)]
+                layers = (Parameters(self.site(node, frame), modules=tuple(owners), part=True),) if owners else ()
+                made.parts.append((*part, *layers))  # net.layer1, *list(net.children())[:-1]
+        if name.endswith(_CONTAINERS) and not any(
+            isinstance(o, (Data, Thing, Method)) or (isinstance(o, Dict) and not o.closed) for p in parts for o in p
         ):
             made.has_parameters = (
                 any(m.has_parameters for p in (*parts, *made.fields.values()) for m in modules(p))

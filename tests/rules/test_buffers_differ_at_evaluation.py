@@ -151,3 +151,43 @@ def test_once_before_a_loop_that_cuts_its_batches_by_hand(loop: str, before: boo
     )
     result = edited(text, "DDP201", "DDP206")
     assert ("    sync_buffers(unwrap(net))\n        for i in range(2):" in result.text) is before
+
+
+OF_OTHERS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.models import resnet18
+
+def layers_of(path):
+    return torch.load(path)
+
+loader = DataLoader(TensorDataset(torch.ones(8, 3, 32, 32), torch.zeros(8).long()), batch_size=2, shuffle=True)
+base = resnet18()
+net = nn.Sequential({parts}, nn.Flatten(), nn.Linear(512, 5))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        net.train()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print(net(torch.ones(1, 3, 32, 32)).argmax().item())
+"""
+
+
+@pytest.mark.parametrize(
+    "parts", ["*list(base.children())[:-1]", "*layers_of('layers.pt')", "base.layer1, base.layer2"]
+)
+def test_layers_of_another_model_may_have_batchnorm(parts: str) -> None:
+    """Each rank evaluated with statistics of its own."""
+    done = convert_source(Source(Path("train.py"), OF_OTHERS.format(parts=parts).encode()))
+    assert "sync_buffers(net.module)" in done.text
+
+
+def test_layers_without_statistics_have_none() -> None:
+    parts = "*[nn.Linear(4, 4) for _ in range(2)]"
+    done = convert_source(Source(Path("train.py"), OF_OTHERS.format(parts=parts).encode()))
+    assert "sync_buffers" not in done.text
