@@ -8,10 +8,13 @@ import libcst as cst
 
 from ddpify.edits import Surround
 from ddpify.facts import Facts
+from ddpify.facts.drawing import is_seeded
+from ddpify.facts.externals import role_of
 from ddpify.facts.outside import Outside, holding
 from ddpify.facts.values import Class, Ext, Func, Thing
+from ddpify.facts.work import work
 from ddpify.rules._guards import Placed, guards
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 _HARMLESS = frozenset({"builtins.isinstance", "builtins.bool", "builtins.hasattr", "builtins.id"})
 
@@ -40,14 +43,25 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
         if what == "other" or owner is None or guards(facts).obstacle(home, owner):
             return f"its use at {line} cannot be put under a guard"
         used[id(owner)] = (home, owner)
+    shared = guards(facts).hoists(source, stmt, node)
+    if shared is None:
+        return "a part of it has to run on every rank and cannot be taken out"
+    taken = [e for n in shared if not _draws_freely(facts, n) for e in guards(facts).take_out(source, stmt, n)]
     plain = isinstance(above, (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return))
     edit = Surround(
         source, node, "" if plain else "(", f" if {guards(facts).is_main(source)} else None" + ("" if plain else ")")
     )
     return [
-        Placed(stmt, (edit, guards(facts).helper(source))),
+        Placed(stmt, (*taken, edit, guards(facts).helper(source))),
         *(guards(facts).guard(*place) for place in used.values()),
     ]
+
+
+def _draws_freely(facts: Facts, node: cst.CSTNode) -> bool:
+    """`random.randint(0, 100)` that no seed comes before: the streams of the ranks differ anyway."""
+    events = [e for n in walk(node) for e in work(facts.flow).events.get(id(n), ())]
+    drawn = [e for e in events if e.kind == "external" and role_of(e.name) == "random"]
+    return bool(drawn) and drawn == events and not any(is_seeded(facts, e.name.split(".")[0], e) for e in drawn)
 
 
 def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNode]]:

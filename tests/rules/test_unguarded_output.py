@@ -474,3 +474,24 @@ def test_a_metric_that_asks_the_other_ranks_is_computed_on_all(statement: str, g
     )
     assert result.has(gives)
     assert not result.left
+
+
+NAMED = "writer = Board('runs/%d' % random.randint(0, 100))"
+
+
+def test_what_names_a_writer_is_drawn_on_every_rank() -> None:
+    """Drawn by rank 0 alone, it left that one stream a number ahead, and each rank split the data in its own way."""
+    imports = f"import random\n{WRITER}\nrandom.seed(0)"
+    result = edited(script(imports=imports, before=NAMED, inside="writer.add_scalar('loss', loss.item())"), CODE)
+    assert result.has(
+        """
+        result = random.randint(0, 100)
+        writer = Board('runs/%d' % result) if is_main_process() else None
+        """
+    )
+
+
+def test_what_no_seed_fixes_is_drawn_by_the_rank_that_needs_it() -> None:
+    imports = f"import random\n{WRITER}"
+    result = edited(script(imports=imports, before=NAMED, inside="writer.add_scalar('loss', loss.item())"), CODE)
+    assert f"{NAMED} if is_main_process() else None" in result.text
