@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.externals import role_of
-from ddpify.facts.frames import Event, Loop
+from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.placing import steps
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 
 def late_draws(facts: Facts) -> list[Event]:
     """Draws outside the epochs that happen behind the last wrap, or happen again behind it (in a loop over folds)."""
-    after = {id(w.after) for w in facts.wrap_points}
-    wrapped = [e for e in facts.flow.log.events if id(e.stmt) in after or any(id(u) in after for u in e.under)]
-    if not wrapped:
+    behind = wrapped(facts)
+    if not behind:
         return []
-    last = max(e.seq for e in wrapped)
-    again = {id(lp.node) for e in wrapped for loops in e.all_loops() for lp in loops}
+    last = max(e.seq for e in behind)
+    trained = max((b.seq for b in facts.roles.backwards), default=facts.flow.main_end)
+    again = {id(lp.node) for e in behind for loops in e.all_loops() for lp in loops}
     return [
         e
         for e in construction_draws(facts)
-        if e.seq > last or any(id(lp.node) in again for loops in e.all_loops() for lp in loops)
+        if last < e.seq < trained or any(id(lp.node) in again for loops in e.all_loops() for lp in loops)
     ]
+
+
+def wrapped(facts: Facts) -> list[Event]:
+    """What happens in the statements that models are wrapped behind."""
+    after = {id(w.after) for w in facts.wrap_points}
+    return [e for e in facts.flow.log.events if id(e.stmt) in after or any(id(u) in after for u in e.under)]
 
 
 def construction_draws(facts: Facts) -> Iterator[Event]:
@@ -47,13 +54,25 @@ def _epochs(facts: Facts) -> list[Loop]:
     return known or [loops[0] for b in facts.roles.backwards for loops in b.all_loops() if loops]
 
 
-def epoch_loop_behind(facts: Facts, draws: list[Event]) -> tuple[Event, cst.CSTNode] | None:
-    """The one loop over epochs that begins behind all of these draws and is in no other loop, with its start."""
+def places_behind(facts: Facts, draws: list[Event]) -> list[tuple[Frame, cst.CSTNode]]:
+    """The one loop over epochs that begins behind all of these draws and the wraps and is in no other loop.
+
+    And the calls that lead to it, as far as none of them comes to a draw or a wrap first.
+    """
     loops = {id(lp.node): lp for lp in _epochs(facts)}
     if len(loops) != 1:
-        return None
+        return []
     (loop,) = loops.values()
     starts = [e for e in facts.flow.log.of("loop") if e.node is loop.node and e.name == "start"]
-    if not starts or any(list(outer) for e in starts for outer in e.all_loops()):
-        return None
-    return (starts[0], loop.node) if all(d.seq < starts[0].seq for d in draws) else None
+    if len(starts) != 1 or any(list(outer) for outer in starts[0].all_loops()):
+        return []
+    (start,) = starts
+    before = [*draws, *wrapped(facts)]
+    if not all(e.seq < start.seq for e in draws):
+        return []
+    found = [(start.frame, loop.node)]
+    for entry in reversed(next(start.frame.chains(1), ())):
+        if any(entry.stmt is stmt for e in before for _, stmt, _ in steps(e)):
+            break
+        found.append((entry.frame, entry.stmt))
+    return found

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, InsertAfter, InsertBefore
 from ddpify.facts import Facts
-from ddpify.facts.construction import epoch_loop_behind, late_draws
+from ddpify.facts.construction import late_draws, places_behind
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
@@ -49,12 +49,12 @@ class SameNoiseOnAllRanks(Rule):
     Seed again behind the wrap, with the rank: `torch.manual_seed(seed + rank)`.
 
     ## Edit
-    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs
-    where data are drawn or split between the two. Before it all ranks are seeded alike, so that splits and weights
-    agree; rank 0 keeps the original's stream. A function of the script that seeds is called once more instead,
-    `set_seed(args.seed + dist.get_rank())`. Where the steps draw numbers themselves (batches,
-    a generator's noise) and no seed is set, the streams that the processes have go apart all the same, by rank and not
-    by chance.
+    `if not is_main_process(): torch.manual_seed(seed + dist.get_rank())` behind the last wrap, or before the epochs, or
+    the call that leads to them, where data are drawn or split between the two, or the seed has a name there only.
+    Before it all ranks are seeded alike, so that splits and weights agree; rank 0 keeps the original's stream. A
+    function of the script that seeds is called once more instead, `set_seed(args.seed + dist.get_rank())`. Where the
+    steps draw numbers themselves (batches, a generator's noise) and no seed is set, the streams that the processes have
+    go apart all the same, by rank and not by chance.
     """
 
     code = "DDP306"
@@ -132,21 +132,25 @@ class SameNoiseOnAllRanks(Rule):
             return
         here = [w for w in places if w.source is places[-1].source]
         point = max(here, key=lambda w: w.source.span(w.after).start)
-        source, frame = point.source, point.frame
         late = late_draws(facts)
-        behind = epoch_loop_behind(facts, late) if late else None
-        if behind is not None:
-            source, frame = behind[0].frame.source, behind[0].frame
-        place = point.after if behind is None else behind[1]
-        lines = self.seeded(facts, source, frame, place, fixed, apart)
-        unplaced = behind is None if late else point.is_before
-        if not fixed and (not lines or unplaced):
+        behind = places_behind(facts, late)
+        ways = [(frame, stmt, False) for frame, stmt in behind if facts.editable(frame.source)]
+        if not late and not point.is_before:
+            ways.insert(0, (point.frame, point.after, True))
+        homes = [s.event.frame.node for s in fixed]
+        ways.sort(key=lambda way: way[0].node not in homes)  # rather where the script seeds than where it can, too
+        found = ((way, self.seeded(facts, way[0].source, way[0], way[1], fixed, apart)) for way in ways)
+        (frame, place, is_after), lines = next(
+            ((way, lines) for way, lines in found if lines), ((point.frame, point.after, True), [])
+        )
+        if not fixed and not lines:
             return  # without a seed, processes draw differently but for what CUDA draws
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
             return
-        if not lines or unplaced or not facts.editable(source):
-            yield self.unvaried(facts, fixed, late if behind is None else [], needed=drawn is not None)
+        if not lines:
+            yield self.unvaried(facts, fixed, [] if behind else late, needed=drawn is not None)
             return
+        source = frame.source
         blocks = []
         for test in dict.fromkeys(test for test, _ in lines):
             asked = f"{test} and " * bool(test) + f"not {facts.names_of(source)['is_main_process']}()"
@@ -155,7 +159,7 @@ class SameNoiseOnAllRanks(Rule):
             source,
             place,
             "the other ranks get a seed of their own",
-            (InsertAfter if behind is None else InsertBefore)(source, place, tuple(blocks)),
+            (InsertAfter if is_after else InsertBefore)(source, place, tuple(blocks)),
             AddHelper(source, "is_main_process"),
             AddImport(source, "dist"),
             reason=f"{why}; rank 0 keeps the original's stream",
@@ -189,7 +193,8 @@ class SameNoiseOnAllRanks(Rule):
             for test, seed in asked:
                 if seed.what == what and nameable(facts, seed.call, seed.event.frame, frame.node):
                     func = seed.event.frame.source.code(seed.call.func)
-                    lines.append((test, f"{func}({seed.text if _plain(seed) else f'({seed.text})'} + {rank})"))
+                    text = "" if seed.text == "0" else f"{seed.text if _plain(seed) else f'({seed.text})'} + "
+                    lines.append((test, f"{func}({text}{rank})"))
                     break
         if not lines:
             test, again = called_apart(facts, source, frame, asked, rank)

@@ -140,3 +140,44 @@ def test_a_seed_with_a_default_is_set() -> None:
 )
 def test_a_seed_under_a_test_that_has_no_name_there_is_left_alone(seed: str) -> None:
     assert "get_rank()" not in asked(seed)
+
+
+TRAINER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Trainer:
+    def __init__(self, net, loader):
+        self.net = net
+        self.loader = loader
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def run(self, epochs):
+        for epoch in range(epochs):
+            for (x,) in self.loader:
+                self.optimizer.zero_grad()
+                self.net(x).mean().backward()
+                self.optimizer.step()
+
+def main():
+    torch.manual_seed(SEED)
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    trainer = Trainer(net, DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2))
+    noise = torch.randn(2, 4)
+    trainer.run(3)
+    print(net(torch.randn(1, 4)), noise)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(("seed", "written"), [("3", "3 + dist.get_rank()"), ("0", "dist.get_rank()")])
+def test_ranks_are_seeded_apart_where_the_seed_has_a_name(seed: str, written: str) -> None:
+    """The wrap, or the loop over the epochs, stands in a class: before the call that begins the training it is named.
+
+    What is drawn behind the training need not be alike.
+    """
+    text = convert_bytes(TRAINER.replace("SEED", seed).encode()).text
+    block = f"    if not is_main_process():\n        torch.manual_seed({written})\n    trainer.run(3)\n"
+    assert block in text
