@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.notebook import what_is_lost
 from ddpify.rules import Finding, Severity, rule
 
@@ -129,6 +130,13 @@ class Report:
             file = "" if source is self.conversion.source else f"{source.path}:"
             where = f"{file}{source.line(loader.site.node)}"
             yield f"{where} {_batch_argument(loader)} {what} (`ddpify explain batch-size`)"
+        for drawn in (h.draw for h in hand_fed(self.conversion.facts) if isinstance(h, Draws)):
+            source = drawn.frame.source
+            file = "" if source is self.conversion.source else f"{source.path}:"
+            yield (
+                f"{file}{source.line(drawn.node)} every rank draws batches of its own: a step on N processes sees N "
+                "times as many samples, and the learning rate stays (`ddpify explain batch-size`)"
+            )
 
     def _ending(self) -> Iterator[str]:
         yield ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.drawing import is_seeded
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import steps
@@ -117,20 +118,23 @@ def _of_function(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:
 
 
 def _draws(facts: Facts, place: cst.CSTNode) -> bool:
-    """Whether random numbers are drawn, and no seed follows: the ranks that find the file go on with another stream."""
+    """Whether random numbers are drawn that a seed fixes, and no seed follows: the ranks that find the file go on with
+    another stream.
+    """
     events = work(facts.flow).events
     inside = [e for node in walk(place) for e in events.get(id(node), ())]
-    if not any(_drawing(e, set()) for e in inside):
+    if not any(_drawing(facts, e, set()) for e in inside):
         return False
     last = max(e.seq for e in inside)
     return not any(e.seq > last and role_of(e.name) == "seed" for e in facts.flow.log.of("external"))
 
 
-def _drawing(event: Event, seen: set[int]) -> bool:
+def _drawing(facts: Facts, event: Event, seen: set[int]) -> bool:
     if event.callee is not None:
         new = id(event.callee) not in seen
         seen.add(id(event.callee))
-        return new and any(_drawing(e, seen) for e in event.callee.events)
+        return new and any(_drawing(facts, e, seen) for e in event.callee.events)
     if event.kind == "new":
         return isinstance(event.obj, Module) and event.obj.has_parameters
-    return event.kind == "external" and role_of(event.name) in _DRAWS and "generator" not in event.extra
+    draws = event.kind == "external" and role_of(event.name) in _DRAWS and "generator" not in event.extra
+    return draws and (not event.name.startswith("random.") or is_seeded(facts, "random", event))

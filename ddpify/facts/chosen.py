@@ -13,6 +13,7 @@ import libcst as cst
 from ddpify.facts.contents import origins
 from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.handmade import drawn_by_steps
 from ddpify.facts.locality import locality
 from ddpify.facts.values import FromBatch, FromForward, FromWorld, Module, Optimizer, Thing
 from ddpify.source import Source, children, walk
@@ -106,8 +107,19 @@ def _counts(facts: Facts) -> Iterator[Chosen]:
 
 
 def passed_over(facts: Facts) -> Iterator[tuple[Source, cst.ExceptHandler]]:
-    """`except RuntimeError: continue` around a backward pass: that rank goes on without the others."""
+    """`except RuntimeError: continue` around a backward pass, or before one: that rank goes on without the others."""
     done: set[int] = set()
+    for e in facts.flow.log.of("continue", "break"):
+        source, own = e.frame.source, {lp.node for lp in locality(facts).batch_loops(e.loops)}
+        own |= {lp.node for lp in e.loops if id(lp.node) in drawn_by_steps(facts)}
+        above = list(source.ancestors(e.node))
+        handler = next((n for n in above if isinstance(n, (cst.ExceptHandler, cst.For, cst.While))), None)
+        trains = any(lp.node in own for step in facts.roles.backwards for lp in step.loops)
+        if isinstance(handler, cst.ExceptHandler) and trains and own.intersection(above):
+            caught = source.code(handler.type) if handler.type is not None else ""
+            if id(handler) not in done and not any(name in caught for name in ("KeyboardInterrupt", "StopIteration")):
+                done.add(id(handler))
+                yield source, handler
     for step in facts.roles.backwards:
         source = step.frame.source
         own = {lp.node for lp in locality(facts).batch_loops(step.loops)}

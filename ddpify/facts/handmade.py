@@ -55,6 +55,12 @@ class Draws:
     draw: Event
 
 
+def drawn_by_steps(facts: Facts) -> set[int]:
+    """The loops (by their nodes) whose steps draw batches of their own on each rank."""
+    levels_drawn = (h.level for h in hand_fed(facts) if isinstance(h, Draws))
+    return {id(lp.node) for level in levels_drawn for lp in level.loops}
+
+
 Handmade = Rows | Turns | Draws | Columns | Unshared
 
 _LOADER = "put the tensors into a TensorDataset and a DataLoader"

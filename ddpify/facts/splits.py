@@ -13,6 +13,7 @@ from ddpify.facts.contents import constants, origins
 from ddpify.facts.counting import counts
 from ddpify.facts.drawing import is_seeded, remade_behind
 from ddpify.facts.frames import Event
+from ddpify.facts.handmade import drawn_by_steps
 from ddpify.facts.outside import made_by
 from ddpify.facts.values import Data, FromWorld
 from ddpify.source import walk
@@ -119,8 +120,10 @@ def unseeded_orders(facts: Facts) -> list[Event]:
 def _orders(facts: Facts) -> Iterator[Event]:
     first = min((e.seq for e in facts.roles.backwards), default=0)
     done: set[int] = set()
+    steps = drawn_by_steps(facts) if facts.converting else set()
     for e in (*facts.external(*_DRAWS), *_own_draws(facts)):
         late = e.seq > first or (e.loops and not remade_behind(facts, e))
+        late = late or any(id(lp.node) in steps for loops in e.all_loops() for lp in loops)
         seeded = e.kind == "external" and is_seeded(facts, e.name.split(".")[0], e)
         if late or seeded or _for_samples(e) or "generator" in e.extra or id(e.node) in done:
             continue

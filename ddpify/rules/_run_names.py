@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
 
 _DRAWS = ("random.", "numpy.random.", "torch.")
+#: one of those that are there
+_PICKS = re.compile(r"(numpy\.)?random\.(choices?|sample|randint|randrange|permutation|shuffle)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +70,18 @@ def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.Base
     made += [(r.call, r.path) for r in find_reads(facts)]
     for call, path in made:
         for event in call.events:
+            if path is not None and _is_of_step(facts, event, path):
+                continue
             done = facts.converting and any(id(a) in guards(facts).done for a in call.source.ancestors(call.node))
             if path is not None and not done and not guarded(event, facts.flow) and not in_workers(facts, event):
                 yield event, path
+
+
+def _is_of_step(facts: Facts, event: Event, path: cst.BaseExpression) -> bool:
+    """`pickle.load(open(random.choice(files), "rb"))` in a training step: a batch for each rank."""
+    steps = {id(n) for n in facts.roles.training_loops}
+    inside = any(id(lp.node) in steps for loops in event.all_loops() for lp in loops)
+    return inside and _PICKS.fullmatch(named_chance(facts.flow.values.get(path, ()))) is not None
 
 
 def _named_by_one(facts: Facts, path: cst.BaseExpression, event: Event) -> bool:

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, Edit, InsertAfter, SetArgument, Surround
 from ddpify.facts import Facts
-from ddpify.facts.caches import caches
+from ddpify.facts.caches import caches, in_cache
 from ddpify.facts.drawing import Drawn, unseeded_data
 from ddpify.facts.placing import steps
 from ddpify.facts.splits import Split, unseeded_orders, unseeded_splits
@@ -163,6 +163,11 @@ class SplitDiffersPerRank(Rule):
             if not isinstance(e.node, cst.Call):
                 continue
             source = e.frame.source
+            if in_cache(e, facts):
+                code = source.code(e.node).split("\n")[0]
+                message = f"`{code}` is drawn once for each node, as no seed comes before it: nodes that share no disk"
+                yield self.finding(source, e.node, f"{message} have orders of their own", note=True)
+                continue
             why = "the process group is not set up yet there" if not joined_group(facts, e) else ""
             if for_samples(facts, e):
                 why = "loader workers do it, too, who cannot ask rank 0"
