@@ -15,11 +15,12 @@ from ddpify.facts.placing import is_guard
 from ddpify.facts.values import Dict, Ext, Method, Seq
 from ddpify.facts.work import names_bound
 from ddpify.rules import Finding
+from ddpify.rules._guards import is_of_other_loop
 from ddpify.source import Source, walk
 
 #: Calls that only look: whether rank 0 alone makes them changes nothing.
 _LOOKS = re.compile(
-    r"builtins\.(len|isinstance|hasattr|range|enumerate|zip|sorted|reversed|abs|min|max|int|float|str|bool|any|all|round)"
+    r"builtins\.(vars|len|isinstance|hasattr|range|enumerate|zip|sorted|reversed|abs|min|max|int|float|str|bool|any|all|round)"
     r"|os\.path\.\w+|math\.\w+"
 )
 _VIEWS = frozenset({"items", "keys", "values", "parameters", "named_parameters", "startswith", "endswith"})
@@ -114,11 +115,11 @@ class _Lift:
         owner = next((a for a in source.ancestors(outer) if isinstance(a, cst.FunctionDef)), source.module)
         inner = set(walk(outer))
         outside = [(name, ref) for name in names_bound(outer) for ref in references(owner, name) if ref not in inner]
-        return all(_is_of_other_loop(source, ref, name) for name, ref in outside)
+        return all(is_of_other_loop(source, ref, name) for name, ref in outside)
 
     def looks(self, source: Source, node: cst.CSTNode) -> bool:
         for part in walk(node):
-            if isinstance(part, (cst.NamedExpr, cst.Await, cst.Yield, cst.Lambda)):
+            if isinstance(part, (cst.NamedExpr, cst.Await, cst.Yield)):
                 return False
             if isinstance(part, cst.Call) and not self.is_look(source, part):
                 return False
@@ -137,7 +138,8 @@ class _Lift:
         """`range(n)`, `losses.items()`, a list: what no rank uses up."""
         if isinstance(node, cst.Call):
             made = isinstance(node.func, cst.Name) and node.func.value != "range"
-            return not made or all(self.is_collection(a.value) for a in node.args)
+            named = isinstance(node.func, cst.Name) and node.func.value == "vars"
+            return named or not made or all(self.is_collection(a.value) for a in node.args if a.keyword is None)
         held = self.facts.flow.values.get(node, ())
         return bool(held) and all(isinstance(o, (Seq, Dict)) for o in held)
 
@@ -154,14 +156,3 @@ class _Lift:
         at = body.index(stmt) if stmt in body else -1
         near = [body[i] for i in (at - 1, at + 1) if at >= 0 and 0 <= i < len(body)]
         return [s for line in near for s in (line.body if isinstance(line, cst.SimpleStatementLine) else (line,))]
-
-
-def _is_of_other_loop(source: Source, ref: cst.CSTNode, name: str) -> bool:
-    """`for i in range(m): draw(i)`: a name that another loop gives its values."""
-    for above in source.ancestors(ref):
-        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
-            return False
-        names = [n.value for n in walk(above.target) if isinstance(n, cst.Name)] if isinstance(above, cst.For) else []
-        if isinstance(above, cst.For) and name in names and ref not in set(walk(above.iter)):
-            return True
-    return False

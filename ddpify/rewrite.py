@@ -77,9 +77,11 @@ class Rewriter(Changes):
                     self.delete(edit.node, edit.comments)
                 case Hoist(in_turn=True):
                     self.turns[id(edit)], self._seq = self._seq, self._seq + 1
-        for edit in edits:
-            if isinstance(edit, Hoist):
-                self.hoist(edit)
+        hoists = [e for e in edits if isinstance(e, Hoist)]
+        inner = [{id(n) for n in walk(e.node)} for e in hoists]
+        # for x in DataLoader(Data()): the data first, then the loader
+        for edit in sorted(hoists, key=lambda e: -sum(id(e.node) in nodes for nodes in inner)):
+            self.hoist(edit)
         return self.result()
 
     def with_brackets(self, node: cst.CSTNode) -> tuple[int, int]:

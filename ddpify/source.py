@@ -108,6 +108,10 @@ def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         stack.extend(reversed(children(top)))
 
 
+#: `# ---- model ----`, `# ── 3. Model ──────`
+_HEADING = re.compile(r"[-=#*~]{3}|[─━═]{2}")
+
+
 class Source:
     """One Python file: its text as it is, its tree, and where each node stands."""
 
@@ -223,8 +227,14 @@ class Source:
         last = self.line_at(span.end)
         below = self.text[self.line_start(last + 1) : self.line_start(last + 2)]
         indent = len(below) - len(below.lstrip())
-        heading = any(re.search(r"[-=#*~]{3}", c) for c in above)
+        heading = any(_HEADING.search(c) for c in above)
         return not heading and (not below.strip() or below.lstrip().startswith("#") or indent < span.column)
+
+    def is_about(self, stmt: cst.CSTNode, words: re.Pattern[str]) -> bool:
+        """Whether the comments directly above a statement speak of it, and are no heading of what comes below."""
+        above = self.comments_above(self.span(stmt).start)
+        heading = any(_HEADING.search(c) for c in above)
+        return not heading and (self.owns_comments(stmt) or any(words.search(c) for c in above))
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         above = self.parents.get(node)

@@ -40,6 +40,10 @@ def converted(lines: str) -> str:
         "if os.path.exists('a.txt'):\n    os.remove('a.txt')\nprint(1)\n",
         "for i in range(2):\n    print(i)\nfor i in names:\n    print(i)\n",
         "for name, value in net.named_parameters():\n    print(name)\n",
+        "for name in sorted(names, key=lambda n: n[-1]):\n    print(name)\n",
+        "for name in vars(loader):\n    print(name)\n",
+        "with open('a.txt', 'w') as f:\n    for i in left:\n        print(i, file=f)\n"
+        "with open('b.txt', 'w') as f:\n    for i in left:\n        print(i, file=f)\n",
     ],
 )
 def test_one_guard_around_all(lines: str) -> None:

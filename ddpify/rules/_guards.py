@@ -152,7 +152,10 @@ class Guards:
         inner = set(walk(block))
         bound = names_bound(block)
         outer = [(name, ref) for name in bound for ref in references(owner, name) if ref not in inner]
-        return all(_opens_anew(source, ref, name) or _is_before(source, ref, block) for name, ref in outer)
+        return all(
+            _opens_anew(source, ref, name) or _is_before(source, ref, block) or is_of_other_loop(source, ref, name)
+            for name, ref in outer
+        )
 
     # -- other files -----------------------------------------------------------------------------------------
 
@@ -180,6 +183,17 @@ def _opens_anew(source: Source, ref: cst.CSTNode, name: str) -> bool:
         names = [i.asname.name for i in items if i.asname is not None]
         if any(isinstance(n, cst.Name) and n.value == name for n in names):
             return not any(ref in set(walk(i.item)) for i in items)
+    return False
+
+
+def is_of_other_loop(source: Source, ref: cst.CSTNode, name: str) -> bool:
+    """`for i in range(m): draw(i)`: a name that another loop gives its values."""
+    for above in source.ancestors(ref):
+        if isinstance(above, (cst.FunctionDef, cst.ClassDef)):
+            return False
+        names = [n.value for n in walk(above.target) if isinstance(n, cst.Name)] if isinstance(above, cst.For) else []
+        if isinstance(above, cst.For) and name in names and ref not in set(walk(above.iter)):
+            return True
     return False
 
 

@@ -20,6 +20,8 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 _SETS_UP = re.compile(r"torch\.distributed|deepspeed|dist|ddp|init|setup|set_up|launch|initiali[sz]e")
 _NEVER = ("torch.nn.", "torch.utils.", "builtins.")
 
+_DEVICES = re.compile(r"device|gpu|cuda|cpu", re.IGNORECASE)
+
 
 class ProcessGroupNotInitialized(Rule):
     """The ranks never meet: no process group is set up.
@@ -169,11 +171,12 @@ class ProcessGroupNotInitialized(Rule):
         reason = f"`{choice.target}` is this process's own device, in the group that torchrun describes"
         if choice.owner is setup.first or not moves_up(facts, setup):
             return [Replace(source, choice.owner, line)], options, reason
-        comments = tuple(c.strip() for c in source.comments_above(source.span(choice.owner).start))
+        goes = source.is_about(choice.owner, _DEVICES)  # a heading stays with what comes below it
+        above = source.comments_above(source.span(choice.owner).start) if goes else []
         return (
             [
-                InsertBefore(source, setup.first, (*comments, line), blank_after=True),
-                Delete(source, choice.owner, comments=True),
+                InsertBefore(source, setup.first, (*(c.strip() for c in above), line), blank_after=True),
+                Delete(source, choice.owner, comments=goes),
             ],
             options,
             reason + "; set up before seeds, data and CUDA",

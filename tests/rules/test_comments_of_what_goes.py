@@ -36,3 +36,41 @@ def test_comments_that_speak_of_it_alone(taken_out: str, stays: bool) -> None:
     assert "DataParallel(" not in text
     assert ("Use all GPUs." in text) is stays
     assert ("# Build the rest." in text) is ("Build" in taken_out)
+
+
+PLACED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(3)
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+
+{comment}
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+{next}model = nn.Linear(4, 1).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    model(x.to(device)).mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("comment", "following", "goes"),
+    [
+        ("# Use the GPU where there is one.", "", True),
+        ("# Where it runs.", "\n", True),
+        ("# Model", "", False),
+        ("# ------ step 2: model ------", "", False),
+        ("# ── 3. Device, model, optimizer ──", "\n", False),
+    ],
+)
+def test_the_device_moves_up_with_the_comments_that_speak_of_it(comment: str, following: str, goes: bool) -> None:
+    """Headings stood above the set-up, before the sections that come first."""
+    text = edited(PLACED.format(comment=comment, next=following), "DDP101").text
+    lines = text.split("\n")
+    at = next(i for i, line in enumerate(lines) if line.startswith("device = setup_distributed("))
+    assert (lines[at - 1] == comment) is goes
+    assert text.count(comment) == 1
+    assert text.index("device = setup") < text.index("torch.manual_seed")

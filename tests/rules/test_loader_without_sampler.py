@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cases import convert_bytes
-from tests.rules.edited import clean, edited
+from tests.rules.edited import clean, edited, script
 
 SCRIPT = """
 import functools
@@ -292,3 +292,12 @@ def test_a_second_training_on_noise_that_each_step_draws_is_each_ranks_own() -> 
     script = SLICED.format(between="") + "for step in range(3):\n    loss = net(torch.randn(6, 4)).mean()\n"
     script += "    loss.backward()\n    optimizer.step()\n"
     assert not convert_bytes(script.replace("sampler=part", "shuffle=True").encode()).plan.left
+
+
+def test_a_dataset_in_a_loader_in_a_loop_is_made_once() -> None:
+    """The sampler had one of its own."""
+    made = "DataLoader(TensorDataset(torch.ones(8, 4)), shuffle=True)"
+    text = script().replace("for (x,) in loader:", f"for (x,) in {made}:")
+    done = convert_bytes(text.encode()).text
+    assert "    train_set = TensorDataset(torch.ones(8, 4))\n" in done
+    assert "DataLoader(train_set, sampler=DistributedSampler(train_set))\n" in done
