@@ -453,6 +453,19 @@ VALUES = {
         for epoch in range(3):
             net.fit(loader)
         """),
+    "every epoch makes `model = model.half()` anew, and would wrap it anew": text("""
+        HEAD
+        def train_epoch(model, data, optimizer):
+            model = model.half()
+            for (x,) in data:
+                optimizer.zero_grad()
+                model(x.half()).mean().backward()
+                optimizer.step()
+        STEP
+        loader = DataLoader(points)
+        for epoch in range(3):
+            train_epoch(net, loader, optimizer)
+        """),
     "is made and trained in one statement": text("""
         HEAD
         def load():

@@ -242,6 +242,26 @@ def fixed_devices(facts: Facts) -> list[FixedDevice]:
     return list({id(f.argument or f.node): f for f in found}.values())
 
 
+def given_devices(facts: Facts) -> list[FixedDevice]:
+    """`.cuda(args.gpu)` and `model.to(cfg["device"])`: what comes from outside may name the same GPU for all ranks."""
+    found: dict[int, FixedDevice] = {}
+    for e in facts.flow.log.of("method"):
+        known = isinstance(e.obj, Module) or (e.name == "cuda" and isinstance(e.obj, (Data, Thing)))
+        args = e.node.args if isinstance(e.node, cst.Call) else ()
+        first = args[0] if args and args[0].keyword is None and not args[0].star else None
+        if e.name not in ("to", "cuda") or not known or first is None:
+            continue
+        if any(_is_open(o) for o in facts.flow.values.get(first.value, ())):
+            how = "index" if e.name == "cuda" else "given"
+            found.setdefault(id(e.node), FixedDevice(e.node, e.frame.source, how, first.value, e))
+    return list(found.values())
+
+
+def _is_open(obj: Obj) -> bool:
+    """A value of which nothing is known."""
+    return isinstance(obj, Data) and obj.form == "any" and not obj.origins
+
+
 def uses_cuda(facts: Facts) -> bool:
     """Whether the script ever asks for a GPU (or another accelerator)."""
     choices = facts.cached("device_choices", device_choices)

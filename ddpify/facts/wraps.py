@@ -205,6 +205,11 @@ class _Search:
                 continue
             anchor = in_block(frame.source, stmt, block)
             if anchor is not stop and not isinstance(anchor, cst.Return):
+                if self.anew(frame):
+                    code = frame.source.code(bound).split("\n")[0]
+                    return self.none(
+                        f"every epoch makes `{code}` anew, and would wrap it anew: do it before the epochs"
+                    )
                 frozen = may_be_frozen(flow, self.roles, self.module, seq, anchor, frame.source)
                 plain = not cell.shape and _holds_others(flow, frame, target, cell.binds)
                 return WrapPoint(
@@ -218,6 +223,13 @@ class _Search:
                     may_be_plain=plain,
                 )
         return self.none(f"`{target}` is made and trained in one statement")
+
+    def anew(self, frame: Frame) -> bool:
+        """Whether a loop that the model was made before leads to a function: `train_epoch(model)` for each epoch."""
+        made = [e for e in self.flow.log.of("new") if e.obj is self.module]
+        own = {id(lp.node) for e in made for loops in e.all_loops() for lp in loops}
+        around = {id(lp.node) for chain in frame.chains() for entry in chain for lp in entry.loops}
+        return bool(made) and not around <= own
 
     def by_itself(self) -> WrapPoint | NoWrapPoint:
         """`class Net(nn.Module): def fit(self, loader): ... self(x)`: wrapped before the loop that trains."""

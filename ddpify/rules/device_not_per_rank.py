@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.edits import AddImport, Append, Delete, Edit, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
-from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices
+from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices, given_devices
 from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.several_gpus import handed_on, several_gpus
@@ -37,7 +37,8 @@ class DeviceNotPerRank(Rule):
 
     ## Edit
     After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A
-    call of `torch.cuda.set_device` goes, the set-up does it; `with torch.cuda.device(args.gpu):` names the current one.
+    call of `torch.cuda.set_device` goes, the set-up does it, and so does the number in `.cuda(args.gpu)`;
+    `with torch.cuda.device(args.gpu):` names the current one.
     """
 
     code = "DDP103"
@@ -145,6 +146,26 @@ class DeviceNotPerRank(Rule):
                 )
         if facts.converting:
             yield from self.choices(facts)
+            yield from self.given(facts)
+
+    def given(self, facts: Facts) -> Iterator[Finding]:
+        """`.cuda(args.gpu)` loses its index; of `model.to(cfg["device"])` the report says what must not be in it."""
+        setup = facts.cached("setup", find_setup)
+        if not isinstance(setup, SetUp) or setup.parsed is not None or setup.device is not None:
+            return
+        said: set[str] = set()
+        for place in given_devices(facts):
+            source, argument = place.source, place.argument
+            assert argument is not None
+            code = source.code(argument)
+            if place.how == "index" and facts.editable(source):
+                yield from self.mend(place)
+            elif code not in said:
+                said.add(code)
+                message = (
+                    f"what `{code}` names could not be followed: with an index (`cuda:0`, `0`) it would be one GPU for"
+                )
+                yield self.finding(source, place.node, f"{message} all ranks; `cuda` is each one's own", note=True)
 
     def mend(self, place: FixedDevice) -> Iterator[Finding]:
         source, code = place.source, place.source.code(place.node)
