@@ -101,8 +101,8 @@ def _by_call(facts: Facts, loop: LoopFacts, e: Event, callee: Frame, seen: set[i
             given = argument_of(e.node, callee, base)
             if given is not None and named(given):
                 yield e.frame.source.code(given) + dot + rest
-        elif base not in callee.assigned and callee.source is e.frame.source:
-            yield name  # a name of the module
+        elif base not in callee.assigned and callee.source is e.frame.source and base in callee.scope.module.names:
+            yield name
 
 
 def _me(frame: Frame) -> str:

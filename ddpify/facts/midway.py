@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.altered import fed
+from ddpify.facts.altered import fed, goes_on, of_shard
 from ddpify.facts.collected import holders
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import data_of, origins
 from ddpify.facts.dependencies import bindings, closure, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.starts import base_of
 from ddpify.facts.talk import find_talk
-from ddpify.facts.values import FromLength, Heap, Iteration, Loader, Module, Optimizer, Thing, Wrapped
+from ddpify.facts.values import FromLength, Heap, Iteration, Loader, Module, Optimizer, Thing, Value, Wrapped
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ _ON_BAR = frozenset({"set_postfix", "set_postfix_str", "set_description", "set_d
 
 def shown_midway(facts: Facts, loop: LoopFacts) -> tuple[list[str], list[int]]:
     """The names of `print(f"{step}: {total / step}")` and `bar.set_postfix(loss=losses.avg)`, and the lines."""
-    running = {base_of(a.target) for a in loop.accumulators if a.agg not in ("const", "size")}
+    sums = [a for a in loop.accumulators if a.agg not in ("const", "size")]
+    added = facts.flow.values
+    running = {base_of(a.target) for a in sums if any(of_shard(facts, loop, added.get(n, ())) for n in a.added)}
     running |= {base_of(name) for name in holders(facts, loop) if not _is_model(loop, name)}
-    running -= fed(loop)
+    running = {name for name in running - fed(loop) if goes_on(loop, name) and not _is_text(loop, name)}
     made = [b for b in bindings(loop.frame.node) if not b.targets & running]
     inside = {id(n) for n in walk(loop.node.body)}
     talk = {id(t.call.node) for t in find_talk(facts) if t.kind in _SAYS}
@@ -86,10 +88,20 @@ def _is_whole(facts: Facts, node: cst.BaseExpression) -> bool:
     return isinstance(node, (cst.Integer, cst.Float)) or (bool(lengths) and all(lengths))
 
 
+def _held(loop: LoopFacts, name: str) -> Value:
+    holder = loop.frame.scope.holder(name)
+    return holder.names.get(name, ()) if holder is not None else ()
+
+
+def _is_text(loop: LoopFacts, name: str) -> bool:
+    """`message += "..."`: what goes into it is looked at by its own name."""
+    known = data_of(_held(loop, name))
+    return known is not None and known.form == "str"
+
+
 def _is_model(loop: LoopFacts, name: str) -> bool:
     """`model` of `model.step(batch)`, an object that has the networks: what it shows is the step's own loss."""
-    holder = loop.frame.scope.holder(name)
-    held = holder.names.get(name, ()) if holder is not None else ()
+    held = _held(loop, name)
     kinds = (Module, Wrapped, Optimizer)
     return any(isinstance(o, Heap) and any(isinstance(p, kinds) for v in o.fields.values() for p in v) for o in held)
 
