@@ -60,8 +60,7 @@ class Changes(Layout):
         hits = [a for a in args if a.keyword is not None and a.keyword.value in (edit.name, *edit.replaces)]
         if hits:
             self.change(*self.argument_span(hits[0]), new)
-            for extra in hits[1:]:
-                self.drop_argument(edit.node, extra)
+            self.drop_arguments(edit.node, hits[1:])
             return
         self.add_argument(edit.node, new)
 
@@ -89,11 +88,12 @@ class Changes(Layout):
             end = self.source.span(call).end - 1
             self.change(end, end, new)
 
-    def drop_argument(self, call: cst.Call, arg: cst.Arg) -> None:
-        at = call.args.index(arg)
-        start, end = self.argument_span(arg)
-        if at + 1 < len(call.args):
-            end = self.argument_span(call.args[at + 1])[0]
-        elif at:
-            start = self.argument_span(call.args[at - 1])[1]
-        self.change(start, end, "")
+    def drop_arguments(self, call: cst.Call, args: list[cst.Arg]) -> None:
+        for arg in args:
+            at = call.args.index(arg)
+            start, end = self.argument_span(arg)
+            if any(later not in args for later in call.args[at + 1 :]):
+                end = self.argument_span(call.args[at + 1])[0]
+            elif at:
+                start = self.argument_span(call.args[at - 1])[1]
+            self.change(start, end, "")

@@ -11,11 +11,12 @@ from ddpify.source import Source
 
 @dataclass(frozen=True)
 class Replace:
-    """Put `text` in the place of an expression, an argument or a statement."""
+    """Put `text` in the place of an expression, an argument or a statement; also of the `brackets` around it."""
 
     source: Source
     node: cst.CSTNode
     text: str
+    brackets: bool = False
 
 
 @dataclass(frozen=True)

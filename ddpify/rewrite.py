@@ -56,19 +56,18 @@ class Rewriter(Changes):
         for edit in edits:
             match edit:
                 case Replace():
-                    span = self.source.span(edit.node)
-                    self.change(span.start, span.end, edit.text)
+                    start, end = self.with_brackets(edit.node, edit.brackets)
+                    self.change(start, end, edit.text)
                 case Append():
                     self.append(edit)
                 case Surround():
-                    start, end = self.with_brackets(edit.node)
+                    start, end = self.with_brackets(edit.node, isinstance(edit.node, cst.Tuple))
                     self.change(start, start, edit.before, 5)
                     self.change(end, end, edit.after, -5)
                 case SetArgument():
                     self.set_argument(edit)
                 case DropArguments():
-                    for at in edit.positions:
-                        self.drop_argument(edit.node, edit.node.args[at])
+                    self.drop_arguments(edit.node, [edit.node.args[at] for at in edit.positions])
                 case InsertBefore():
                     self.insert_before(edit)
                 case InsertAfter():
@@ -84,10 +83,10 @@ class Rewriter(Changes):
             self.hoist(edit)
         return self.result()
 
-    def with_brackets(self, node: cst.CSTNode) -> tuple[int, int]:
+    def with_brackets(self, node: cst.CSTNode, wanted: bool) -> tuple[int, int]:
         """Where a node stands; of a tuple the brackets are a part: `f((a, b))`, where `f(a, b)` passes two values."""
         span, text = self.source.span(node), self.source.text
-        if not isinstance(node, cst.Tuple) or not node.lpar:
+        if not wanted or not getattr(node, "lpar", ()):
             return span.start, span.end
         behind = re.match(r"(\s|#.*)*\)", text[span.end :])
         assert behind is not None

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.torchrun
 SHAPES = (
     Shape("accumulated_gradients", doubled=(("BATCH = 2, 3, 6", "BATCH = 2, 3, 12"),)),
     Shape("accumulated_carried_over", doubled=(("default=6", "default=12"),)),
+    Shape("batches_counted"),
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
     Shape("heads_over_sentences"),
@@ -217,6 +218,15 @@ DAMAGES = (
             ("correct, len(valid_dataloader))", "correct), len(valid_dataloader)"),
         ),
         "mean loss .* and not",
+    ),
+    Damage(
+        "an evaluation divides by one rank's number of batches, that of its last index",
+        "batches_counted",
+        (
+            ("total, worst, batches = all_reduce_sum", "total, worst, batches = *all_reduce_sum"),
+            ("(total, worst, len(loader))\n", "(total, worst), len(loader)\n"),
+        ),
+        "^'epoch .* and not",
     ),
     Damage(
         "a ratio of each batch is taken of other batches",

@@ -98,7 +98,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
         "random",
     ),
     (r"sklearn\.model_selection\.train_test_split", "split"),
-    (r"sklearn\.metrics\.\w+", "metric"),
+    (r"sklearn\.metrics\.\w+|math\.(log\w*|exp\w*|sqrt|pow)", "metric"),
     (r"torch\.autograd\.Variable|torch\.(from_numpy|tensor|as_tensor)|torch\.autograd\.variable\.Variable", "same"),
     (r"torch\.cuda\.is_available|torch\.accelerator\.is_available|torch\.backends\.mps\.is_available", "available"),
     (r"torch\.(sum|count_nonzero)|numpy\.sum", "sum"),

@@ -32,6 +32,18 @@ class Accumulator:
     read_after: bool
     #: what is added
     added: tuple[cst.BaseExpression, ...] = ()
+    #: a number for certain
+    number: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class BatchCount:
+    """`n` of `n = len(loader)`, which gets another value behind the loop (`name`), or a place that does: `i + 1`."""
+
+    node: cst.BaseExpression
+    name: str
+    #: how many batches this rank had
+    value: str
 
 
 @dataclass
@@ -55,8 +67,8 @@ class LoopFacts:
     reduces: bool = False
     #: why it is a sum over batches only, not over samples, "" where it is over samples
     per_batch: str = ""
-    #: names that hold `len(loader)`, and calls of len(loader) that divide a result
-    batch_counts: list[cst.Name | cst.Call] = field(default_factory=list)
+    #: the places behind the loop that use the number of its batches
+    batch_counts: list[BatchCount] = field(default_factory=list)
 
 
 def read_after(known: LoopFacts, target: str, inside: set[int]) -> bool:

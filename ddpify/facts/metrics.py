@@ -116,6 +116,7 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 is_fresh(facts, known, target) and not (agg == "sample" and tensor),
                 read,
                 tuple(n for _, n, _ in found),
+                all(p.form in ("int", "float", "number", "bool") for p in parts),
             )
         )
 

@@ -73,11 +73,16 @@ class LoaderFacts:
 
     @property
     def is_simple(self) -> bool:
-        """The dataset is a name or an attribute: it can be written twice."""
+        """The dataset is a name, an attribute or `sets["val"]`: it can be written twice."""
         node = self.dataset
-        while isinstance(node, cst.Attribute):
+        while isinstance(node, cst.Attribute) or (isinstance(node, cst.Subscript) and _is_entry(node)):
             node = node.value
         return isinstance(node, cst.Name)
+
+
+def _is_entry(node: cst.Subscript) -> bool:
+    index = node.slice[0].slice if len(node.slice) == 1 else None
+    return isinstance(index, cst.Index) and isinstance(index.value, (cst.SimpleString, cst.Integer))
 
 
 def loader_facts(facts: Facts, loader: Loader) -> LoaderFacts | None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.batchcounts import counted_by_index, index_of, lengths, says_on_bar
 from ddpify.facts.contents import modules
+from ddpify.facts.dependencies import bindings, carried, closure, read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.layers import minds_its_mode
-from ddpify.facts.loops import LoopFacts, divides, loaded_after, read_after
-from ddpify.facts.roles import loaders_in
+from ddpify.facts.loops import Accumulator, LoopFacts, loaded_after, read_after
 from ddpify.facts.values import Data, Dict, Instance, Iteration, Module, Seq, Thing, Wrapped
 from ddpify.source import Source, walk
 
@@ -70,10 +71,11 @@ def _peek(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
 
 
 def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
+    going_on = _going_on(known)
     for a in known.accumulators:
         if not a.read_after:
             continue
-        if a.agg in ("mean", "const"):
+        if a.agg in ("mean", "const") or (a.agg == "other" and a.number and not _reads(known, a, going_on)):
             known.per_batch = f"`{a.target}` adds up a value per batch, not per sample"
         elif a.agg not in ("sum", "size"):
             return f"`{a.target}` adds up values that could not be followed"
@@ -88,52 +90,24 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
         if isinstance(n, cst.Name)
     }
     bound |= {n.value for n in walk(known.node.target) if isinstance(n, cst.Name)}
+    index = index_of(facts, known)
     for name in sorted(bound - names):
         if read_after(known, name, inside) and loaded_after(known, name, inside):
-            return f"`{name}` of the last batch is used after the loop"
-    lengths = _lengths(facts, known)
-    if lengths is None:
-        return "the number of batches is used for more than a division behind the loop"
-    if lengths:
+            counts = counted_by_index(facts, known, inside) if index is not None and name == index.value else None
+            if counts is None:
+                return f"`{name}` of the last batch is used after the loop"
+            known.batch_counts += counts
+    found, otherwise = lengths(facts, known)
+    if otherwise:
+        return otherwise
+    known.batch_counts += found
+    if known.batch_counts:
         known.per_batch = known.per_batch or "it divides by the number of batches"
-        known.batch_counts = lengths
     if _uses_index(facts, known, inside):
         return "the index of the batch is used"
     if not _evaluates(facts, known):
         return "the model is not in eval mode, so that batches of another make-up would give other numbers"
     return ""
-
-
-def _lengths(facts: Facts, known: LoopFacts) -> list[cst.Name | cst.Call] | None:
-    """`len(loader)`: names that hold it and calls that divide by it behind the loop; None where it has other uses."""
-    source, found = known.source, list[cst.Name | cst.Call]()
-    end = source.span(known.node.body).end
-    for e in known.frame.events:
-        if not (
-            e.kind == "external"
-            and e.name == "builtins.len"
-            and known.loader in loaders_in(e.value)
-            and isinstance(e.node, cst.Call)
-        ):
-            continue
-        parent = source.parents.get(e.node)
-        if (
-            isinstance(parent, cst.Assign)
-            and len(parent.targets) == 1
-            and isinstance(parent.targets[0].target, cst.Name)
-        ):
-            name = parent.targets[0].target
-            uses = [
-                n for n in walk(known.frame.node) if isinstance(n, cst.Name) and n.value == name.value and n is not name
-            ]
-            if any(not divides(source, n) or source.span(n).start < end for n in uses):
-                return None
-            found.append(name)
-        elif divides(source, e.node) and source.span(e.node).start > end:
-            found.append(e.node)
-        else:
-            return None
-    return found
 
 
 def _changes(frame: Frame, seen: set[int]) -> bool:
@@ -161,16 +135,25 @@ def _changes(frame: Frame, seen: set[int]) -> bool:
     return False
 
 
+def _going_on(known: LoopFacts) -> set[str]:
+    """What a pass has from the pass before it, the sums left out."""
+    found = carried(frozenset(n for b in bindings(known.node.body) for n in b.targets), known.node, known.source)
+    return {name for name, _ in found} - {a.target for a in known.accumulators}
+
+
+def _reads(known: LoopFacts, a: Accumulator, names: set[str]) -> bool:
+    """Whether what is added goes by more than the batch: a running mean, or the sum itself."""
+    read = closure({n for node in a.added for n in read_names(node)}, bindings(known.node.body))
+    return bool(read & {*names, *(other.target for other in known.accumulators)})
+
+
 def _uses_index(facts: Facts, known: LoopFacts, inside: set[int]) -> bool:
-    """`for i, batch in enumerate(loader)`, and `i` is used."""
-    target = known.node.target
-    if not (isinstance(target, cst.Tuple) and isinstance(known.node.iter, cst.Call)):
+    """`for i, batch in enumerate(loader)`, and `i` is used for more than the words of a progress bar."""
+    index = index_of(facts, known)
+    if index is None:
         return False
-    named = [getattr(o, "name", "") for o in facts.flow.values.get(known.node.iter.func, ())]
-    if "builtins.enumerate" not in named or not isinstance(target.elements[0].value, cst.Name):
-        return False
-    name = target.elements[0].value.value
-    return any(isinstance(n, cst.Name) and n.value == name for n in walk(known.node.body))
+    uses = (n for n in walk(known.node.body) if isinstance(n, cst.Name) and n.value == index.value)
+    return any(not says_on_bar(facts, known.source, n) for n in uses)
 
 
 def _evaluates(facts: Facts, known: LoopFacts) -> bool:

@@ -292,18 +292,15 @@ class MetricNotReduced(Rule):
         )
 
     def batch_counts(self, facts: Facts, loop: LoopFacts, targets: list[str], values: list[str]) -> list[Edit]:
-        """The number of batches is reduced with what it divides: by its name, or by a name that `len(loader)` gets."""
+        """The number of batches is reduced with what it divides: by its name, or by a name that each place gets."""
         edits: list[Edit] = []
         name = facts.names_of(loop.source)["batches"]
-        for node in loop.batch_counts:
-            if isinstance(node, cst.Name):
-                targets.append(node.value)
-                values.append(node.value)
-            else:
-                if name not in targets:
-                    targets.append(name)
-                    values.append(loop.source.code(node))
-                edits.append(Replace(loop.source, node, name))
+        for count in loop.batch_counts:
+            if (count.name or name) not in targets:
+                targets.append(count.name or name)
+                values.append(count.value)
+            if not count.name:
+                edits.append(Replace(loop.source, count.node, name, brackets=True))
         return edits
 
     def used_after(self, facts: Facts, loop: LoopFacts, a: Accumulator) -> bool:
