@@ -231,6 +231,24 @@ def <gather_list>(values):
     <dist>.all_gather_object(parts, values)
     return [value for part in parts for value in part]
 ''',
+    "gather_in_order": '''
+def <gather_in_order>(values):
+    """The entries of all processes' lists, in the order in which one process has them."""
+    parts = [None] * <dist>.get_world_size()
+    <dist>.all_gather_object(parts, values)
+    merged = [None] * sum(map(len, parts))
+    for rank, part in enumerate(parts):
+        merged[rank::len(parts)] = part
+    return merged
+''',
+    "gather_by_index": '''
+def <gather_by_index>(values, batches):
+    """The entries of all processes' lists in the order of the dataset: one for each index in a process's batches."""
+    indices = [index for batch in batches for index in batch]
+    parts = [None] * <dist>.get_world_size()
+    <dist>.all_gather_object(parts, list(zip(indices, values)))
+    return [value for _, value in sorted((pair for part in parts for pair in part), key=lambda pair: pair[0])]
+''',
     "sync_buffers": '''
 def <sync_buffers>(model):
     """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""

@@ -20,6 +20,7 @@ SHAPES = (
     Shape("batches_counted"),
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
+    Shape("evaluations_kept"),
     Shape("heads_over_sentences"),
     Shape("meters_and_patience"),
     Shape("numbers_in_containers"),
@@ -337,6 +338,18 @@ DAMAGES = (
         "numbers_in_containers",
         (("        guesses[:] = gather_list(guesses)\n        truth[:] = gather_list(truth)\n", ""),),
         "pairs .* and not",
+    ),
+    Damage(
+        "the predictions of an evaluation come in the order of the ranks",
+        "evaluations_kept",
+        (("        merged[rank::len(parts)] = part\n", "        merged = [v for p in parts for v in p]\n"),),
+        "lists .* and not",
+    ),
+    Damage(
+        "the meter of an evaluation is one shard's",
+        "evaluations_kept",
+        (("        losses.all_reduce()\n", ""),),
+        "meters .* and not",
     ),
     Damage(
         "a schedule counts one process's steps",

@@ -138,6 +138,16 @@ def _length_of(facts: Facts, source: Source, node: cst.BaseExpression) -> str:
     return source.code(node) if plain and known else ""
 
 
+def loader_read(facts: Facts, loop: LoopFacts) -> str:
+    """How the loop's function calls the loader itself, no bar around it; empty where it has no name for it."""
+    name = _length_of(facts, loop.source, loop.node.iter)
+    node = loop.node.iter
+    while isinstance(node, cst.Call) and node.args:
+        node = node.args[0].value
+    held = facts.flow.values.get(node, ())
+    return name if all(isinstance(o, Loader) for o in held) else ""
+
+
 def says_on_bar(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
     """Whether a name stands in `bar.set_postfix(...)` or `bar.desc = ...`, which is there for the moment only."""
     stmt = statement_of(source, node)

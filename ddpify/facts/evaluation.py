@@ -60,6 +60,8 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     )
     if not per_batch:
         return Evaluation(loader, known, "sample", "", over)
+    if entry := _by_sample(over):
+        return Evaluation(loader, known, "all", f"{per_batch}, and `{entry}` gets an entry for each sample", over)
     if size is None or known.splat is not None or known.drop_last is None:
         return Evaluation(loader, known, "all", per_batch + ", and its batches are made at run time", over)
     return Evaluation(loader, known, "batch", per_batch, over, size)
@@ -103,7 +105,7 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
                 changed = True
             elif e.mode == "sample" and "batch" in here:
                 size = _batch_size(e.known) if e.known is not None else None
-                usable = size is not None and e.known is not None and e.known.splat is None
+                usable = size is not None and e.known is not None and e.known.splat is None and not _by_sample(e.loops)
                 found[at] = replace(
                     e,
                     mode="batch" if usable else "all",
@@ -114,6 +116,12 @@ def _agree(found: list[Evaluation], loops: list[LoopFacts]) -> list[Evaluation]:
         if not changed:
             break
     return found
+
+
+def _by_sample(over: tuple[LoopFacts, ...]) -> str:
+    """A list with an entry for each sample, and no name for the loader, whose batches tell the order of them."""
+    held = [lp.held for lp in over if lp.held is not None and not lp.held.loader]
+    return next((name for h in held for name in h.by_sample), "")
 
 
 def _places(e: Evaluation) -> list[int]:
@@ -153,6 +161,6 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
             return loop.problem
         if loop.reduces:
             continue
-        if not loop.peeks and not any(a.read_after for a in loop.accumulators):
+        if not loop.peeks and loop.held is None and not any(a.read_after for a in loop.accumulators):
             return "nothing of it is added up"
     return "" if any(not loop.peeks for loop in over) else "only its first batch is looked at"

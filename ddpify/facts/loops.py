@@ -14,6 +14,7 @@ from ddpify.source import Source, children, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
+    from ddpify.facts.heldout import HeldOut
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,8 @@ class LoopFacts:
     reduces: bool = False
     #: why it is a sum over batches only, not over samples, "" where it is over samples
     per_batch: str = ""
+    #: what an evaluation keeps beside its sums, where that can be brought together
+    held: HeldOut | None = None
     #: the places behind the loop that use the number of its batches
     batch_counts: list[BatchCount] = field(default_factory=list)
 

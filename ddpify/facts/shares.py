@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.batchcounts import counted_by_index, index_of, lengths, says_on_bar
+from ddpify.facts.collected import holder_of
 from ddpify.facts.contents import modules
 from ddpify.facts.dependencies import bindings, carried, closure, read_names
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.heldout import HeldOut, held_out
 from ddpify.facts.layers import minds_its_mode
 from ddpify.facts.loops import Accumulator, LoopFacts, loaded_after, read_after
+from ddpify.facts.starts import base_of
 from ddpify.facts.values import Data, Dict, Instance, Iteration, Module, Seq, Thing, Wrapped
 from ddpify.source import Source, walk
 
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
 def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int]) -> str:
     """Why an evaluation is not a sum over samples in any order."""
     source = known.source
+    held = held_out(facts, known)
     counted = {a.target for a in known.accumulators}
     last = known.node.body.body[-1] if known.node.body.body else None
     if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Break):
         return _peek(facts, known, inside)
     for e in events:
+        if _is_held(known, held, e):
+            continue
         at = line_of(facts, e.frame.source, e.stmt)
         if e.kind in ("break", "return") and any(loop.node is known.node for loop in e.loops):
             return f"{at} leaves the loop early"
@@ -52,7 +58,25 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
             return f"{at} changes `{source.code(e.node)}`"
         if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
             return f"{at} calls `{e.name}`, which changes something outside itself"
+    if held.needed:
+        known.held = held
+    if held.by_batch:
+        known.per_batch = f"`{held.by_batch[0]}` gets an entry for each batch"
+    elif held.whole:
+        known.per_batch = f"`{held.whole}` adds up what each batch gives"
+    elif held.meters:
+        known.per_batch = f"`{held.meters[0].target}` is given values of batches"
     return _problem_of_values(facts, known, inside)
+
+
+def _is_held(known: LoopFacts, held: HeldOut, e: Event) -> bool:
+    """Whether what an event changes is brought together behind the loop."""
+    if e.frame is not known.frame:
+        return False
+    node = e.node.target if isinstance(e.node, cst.AugAssign) else e.node if e.kind == "store" else holder_of(e)
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return isinstance(node, cst.Name) and node.value in held.names
 
 
 def line_of(facts: Facts, source: Source, node: cst.CSTNode) -> str:
@@ -72,8 +96,9 @@ def _peek(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
 
 def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     going_on = _going_on(known)
+    held = known.held.names if known.held is not None else set()
     for a in known.accumulators:
-        if not a.read_after:
+        if not a.read_after or base_of(a.target) in held:
             continue
         if a.agg in ("mean", "const") or (a.agg == "other" and a.number and not _reads(known, a, going_on)):
             known.per_batch = f"`{a.target}` adds up a value per batch, not per sample"
@@ -81,7 +106,7 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
             return f"`{a.target}` adds up values that could not be followed"
         if not a.fresh:
             return f"`{a.target}` is not set to a number right before the loop"
-    names = {a.target for a in known.accumulators}
+    names = {a.target for a in known.accumulators} | held
     bound = {
         n.value
         for node in walk(known.node.body)

@@ -83,6 +83,8 @@ def _form(facts: Facts, start: cst.BaseExpression) -> str:
     if zero_by_key(facts, start):
         return "dict"
     match start:
+        case cst.DictComp(value=value, for_in=cst.CompFor(inner_for_in=None, ifs=[])):
+            return "dict" if _is_literal(value) else ""
         case cst.Dict(elements=elements):
             pairs = [e for e in elements if isinstance(e, cst.DictElement)]
             return "dict" if len(pairs) == len(elements) and all(_is_literal(e.value) for e in pairs) else ""
@@ -131,13 +133,21 @@ def _tally(facts: Facts, loop: LoopFacts, text: str, events: list[Event], form: 
         and any(not isinstance(n.target, cst.Subscript) or isinstance(n.target.value, cst.Subscript) for n in nodes)
     ):
         return None  # numbers by name, as any others are; or lists in lists
-    if form == "dict" and not all(_same_keys(facts, n.target) for n in nodes):
+    start = start_of(facts, loop, text)
+    fixed = start is not None and _has_keys(start[1])
+    if form == "dict" and not fixed and not all(_same_keys(facts, n.target) for n in nodes):
         return None
     aggs = {_agg(facts, loop, e) for e in adds}
     if len(aggs) != 1 or not aggs & {"sum", "mean"} or (form in ("numpy", "tensor") and aggs == {"mean"}):
         return None
     tensor = any(isinstance(o, Data) and o.form in ("tensor", "any") for e in adds for o in e.value)
     return Tally(text, form, aggs.pop(), tensor)
+
+
+def _has_keys(start: cst.BaseExpression) -> bool:
+    """`{"a": 0}`, `{name: 0 for name in names}`: `+=` adds no keys to it."""
+    over = start.for_in.iter if isinstance(start, cst.DictComp) else None
+    return isinstance(start, (cst.Dict, cst.DictComp)) and not isinstance(over, (cst.Set, cst.SetComp, cst.Call))
 
 
 def _same_keys(facts: Facts, node: cst.BaseExpression) -> bool:
@@ -155,7 +165,7 @@ def _agg(facts: Facts, loop: LoopFacts, event: Event) -> str:
     known = data_of(event.value)
     if known is None:
         return ""
-    agg = relation(facts, loop.loader, loop.frame, value, known.agg)
+    agg = relation(facts, loop.loader, loop.frame, value, known.agg) if loop.training else known.agg
     if agg == "mean":
         return "mean"
     within = any(lp.node is not loop.node and _stands_in(loop, lp.node) for lp in event.loops)
@@ -192,26 +202,26 @@ def _entries(facts: Facts, loop: LoopFacts, text: str, events: list[Event], form
 
 def _puts_samples(facts: Facts, event: Event) -> bool:
     if isinstance(event.stmt, cst.AugAssign):
-        return isinstance(event.stmt.target, cst.Name) and _is_sendable(facts, event.stmt.value)
+        return isinstance(event.stmt.target, cst.Name) and is_sendable(facts, event.stmt.value)
     if isinstance(event.stmt, cst.Assign):
         value = event.stmt.value
-        return isinstance(value, cst.BinaryOperation) and _is_sendable(facts, value.right)
+        return isinstance(value, cst.BinaryOperation) and is_sendable(facts, value.right)
     given = given_to(event)
     if event.kind != "method" or event.name not in ("append", "extend") or len(given) != 1:
         return False
     known = data_of(facts.flow.values.get(given[0], ()))
     each = event.name == "extend" or (known is not None and known.agg == "sample")
-    return each and _is_sendable(facts, given[0])
+    return each and is_sendable(facts, given[0])
 
 
-def _is_sendable(facts: Facts, node: cst.BaseExpression) -> bool:
+def is_sendable(facts: Facts, node: cst.BaseExpression) -> bool:
     """A list of numbers or text, or an array on the CPU."""
     match node:
         case cst.Call(func=cst.Attribute(attr=cst.Name(value="tolist" | "numpy"))):
             return True
         case cst.Call(func=func, args=[cst.Arg(value=inner)]) if "builtins.list" in names(facts, func):
-            return _is_sendable(facts, inner)
+            return is_sendable(facts, inner)
         case cst.ListComp(elt=inner):
-            return _is_sendable(facts, inner)
+            return is_sendable(facts, inner)
     known = data_of(facts.flow.values.get(node, ()))
     return known is not None and (known.on_cpu or known.form in ("int", "float", "number", "bool", "str"))

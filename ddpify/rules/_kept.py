@@ -38,6 +38,29 @@ def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> I
         )
 
 
+def evaluated_numbers(rule: Rule, facts: Facts, loop: LoopFacts, mode: str, done: set[int]) -> Iterator[Finding]:
+    """What a shared-out evaluation keeps beside its sums, brought together behind the loop."""
+    held = loop.held
+    if held is None:
+        return
+    names = facts.names_of(loop.source)
+    for name in (*held.by_sample, *held.by_batch):
+        by_index = mode == "batch" and name in held.by_sample
+        helper = "gather_by_index" if by_index else "gather_in_order"
+        given = f"{name}, {held.loader}.batch_sampler" if by_index else name
+        yield rule.finding(
+            loop.source,
+            loop.node,
+            f"`{name}` is put together from all ranks",
+            InsertAfter(loop.source, loop.node, (f"{name}[:] = {names[helper]}({given})",)),
+            AddHelper(loop.source, helper),
+            reason=_REASON,
+        )
+    yield from _meters(rule, facts, loop, held.meters, done, empty=True)
+    for tally in held.tallies:
+        yield _add_up(rule, facts, loop, tally)
+
+
 def one_shard(rule: Rule, loop: LoopFacts, kept: Sequence[str]) -> Finding:
     """The note on what stays a rank's own."""
     names = " and ".join(f"`{name}`" for name in kept)
@@ -64,7 +87,9 @@ def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Findi
     )
 
 
-def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: Sequence[Meter], done: set[int]) -> Iterator[Finding]:
+def _meters(
+    rule: Rule, facts: Facts, loop: LoopFacts, held: Sequence[Meter], done: set[int], *, empty: bool = False
+) -> Iterator[Finding]:
     """`losses.all_reduce()` behind the loop, a method that the class of the meter gets."""
     for m in held:
         held_in = behind_wrapper(facts, loop.frame, m.target)
@@ -72,6 +97,8 @@ def _meters(rule: Rule, facts: Facts, loop: LoopFacts, held: Sequence[Meter], do
         if id(m.update) not in done:
             done.add(id(m.update))
             edits += with_method(facts, m)
+        if empty and m.tensor:  # a rank without a batch has the number that the meter begins with
+            edits.append(AddHelper(m.source, "all_reduce_sum", frozenset({"tensor", "empty"})))
         yield rule.finding(loop.source, loop.node, f"`{m.target}` is added up over the ranks", *edits, reason=_REASON)
 
 

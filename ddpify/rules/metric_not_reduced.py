@@ -22,7 +22,7 @@ from ddpify.facts.unreduced import adds_up
 from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._denominators import denominators, is_count
-from ddpify.rules._kept import kept_numbers, one_shard
+from ddpify.rules._kept import evaluated_numbers, kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._second_loader import second_loader
 from ddpify.rules._shared import behind_wrapper, mean_helpers
@@ -141,6 +141,7 @@ class MetricNotReduced(Rule):
         return phase_test(facts, loop.start, other.start)
 
     def find(self, facts: Facts) -> Iterator[Finding]:
+        modes = {id(e.loader): e.mode for e in facts.cached("evaluations", evaluations)}
         shared = {e.loader for e in facts.cached("evaluations", evaluations) if e.mode != "all"}
         done: set[int] = set()
         made: dict[tuple[int, bool], str] = {}
@@ -172,6 +173,8 @@ class MetricNotReduced(Rule):
             if loop.training:
                 for f in kept_numbers(self, facts, loop, done):
                     yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+            if not loop.training:
+                yield from evaluated_numbers(self, facts, loop, modes.get(id(loop.loader), ""), done)
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
 
@@ -215,7 +218,8 @@ class MetricNotReduced(Rule):
         return edit
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
-        whole = {t.target for t in tallies(facts, loop)} if loop.training else set()  # they go over in one piece
+        # they go over in one piece
+        whole = {t.target for t in tallies(facts, loop)} if loop.training else loop.held.names if loop.held else set()
         again = needed(facts, loop) if loop.training else frozenset[str]()
         read = [a for a in loop.accumulators if a.read_after or a.target in again]
         used = [a for a in read if base_of(a.target) not in whole]

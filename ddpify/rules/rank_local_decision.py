@@ -55,7 +55,7 @@ class RankLocalDecision(Rule):
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
             def score():
-                values = []
+                values = [0.0]
                 with torch.no_grad():
                     for (x,) in held_out:
                         values.append(net(x).max().item())

@@ -158,3 +158,111 @@ def test_numbers_of_batches_that_could_not_be_brought_together_are_made_in_full(
     result = edited(text, "DDP304", "DDP501")
     assert BY_BATCH not in result.text
     assert any(why in message for message in result.left), result.left
+
+
+KEPT = """
+import numpy as np
+
+class Average:
+    def __init__(self):
+        self.val = self.sum = self.n = self.avg = 0
+
+    def update(self, val, n=1):
+        self.val = val
+        self.sum += val * n
+        self.n += n
+        self.avg = self.sum / self.n
+
+held_set = TensorDataset(torch.ones(9, 4), torch.ones(9, dtype=torch.long))
+held = DataLoader(held_set, batch_size=4)
+NAMES = ["a", "b"]
+
+def score(model, loader):
+    model.eval()
+    total, {start}
+    with torch.no_grad():
+        for x, y in {over}:
+            out = model(x)
+            {step}
+    return total, {end}
+"""
+BOTH = "a, b = [], []"
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "end", "shared", "lines"),
+    [
+        (BOTH, "a.extend(y.tolist()); b += out.argmax(1).tolist()", "a, b", SHARED, ["a[:] = gather_in_order(a)"]),
+        (BOTH, "a += y.tolist(); b += out.argmax(1).tolist()", "a, b", SHARED, ["b[:] = gather_in_order(b)"]),
+        (BOTH, "a.append(out.mean().item()); b.append(y.numpy())", "a, b", BY_BATCH, ["b[:] = gather_in_order(b)"]),
+        (
+            BOTH,
+            "total += out.mean().item(); a.extend(y.tolist()); b += out.argmax(1).tolist()",
+            "a, b",
+            BY_BATCH,
+            ["a[:] = gather_by_index(a, loader.batch_sampler)", "b[:] = gather_by_index(b, loader.batch_sampler)"],
+        ),
+        (
+            "a = {n: 0 for n in NAMES}",
+            "for t in y:\n                a[NAMES[t]] += 1",
+            "a",
+            SHARED,
+            ["a.update(zip(a, all_reduce_sum(*a.values())))"],
+        ),
+        ("a = [0, 0]", "for t in y:\n                a[t] += 1", "a", SHARED, ["a[:] = all_reduce_sum(*a)"]),
+        (
+            "a = np.zeros((2, 2))",
+            "for t, p in zip(y, out.argmax(1)):\n                a[t, p] += 1",
+            "a",
+            SHARED,
+            ["dist.all_reduce(torch.from_numpy(a))"],
+        ),
+        ("a = torch.zeros(2)", "a += out.softmax(1).sum(0)", "a", BY_BATCH, ["dist.all_reduce(a)"]),
+        ("a = Average()", "a.update(out.mean().item(), len(x))", "a.avg", BY_BATCH, ["a.all_reduce()"]),
+    ],
+)
+def test_what_an_evaluation_keeps_is_brought_together(
+    start: str, step: str, end: str, shared: str, lines: list[str]
+) -> None:
+    names, _, value = start.partition(" = ")
+    text = KEPT.format(start=f"{names} = 0.0, {value}", over="loader", step=step, end=end)
+    result = edited(script(before=text, inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert shared in result.text
+    assert all(f"        {line}\n" in result.text for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "end"),
+    [
+        ("a = []", "a.append(out)", "a"),  # may lie on the GPU
+        ("a = []", "a.extend(out.view(-1).tolist())", "a"),  # not one for each sample
+        ("a = []", "a.extend(out.argmax(0).tolist())", "a"),
+        ("a = []", "a.extend(out[y == 1].argmax(1).tolist())", "a"),
+        ("a = []", "a.extend(y.tolist()); print(len(a))", "a"),
+        ("a = []", "if total < 1:\n                a.extend(y.tolist())", "a"),
+        ("a = [0, 0]", "for t in y:\n                a[t] = max(a[t], 1)", "a"),
+        ("a = [0, 0]", "for t in y:\n                a[t] += a[0]", "a"),
+        ("a = Average()", "a.update(out.mean().item(), len(x))", "a"),  # its last value
+        ("a = Average()", "a.update(out.mean().item(), len(x))", "a.val"),
+        ("a = Average()", "a.update(out.mean().item() + a.avg, len(x))", "a.avg"),
+    ],
+)
+def test_what_could_not_be_brought_together_is_made_in_full(start: str, step: str, end: str) -> None:
+    names, _, value = start.partition(" = ")
+    text = KEPT.format(start=f"{names} = 0.0, {value}", over="loader", step=step, end=end)
+    result = edited(script(before=text, inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert any("every rank evaluates the whole of `held_set`" in message for message in result.left)
+    assert not any(helper in result.text for helper in ("gather_", "all_reduce", "val_batches"))
+
+
+def test_samples_kept_in_order_need_a_name_for_the_loader_where_batches_are_dealt_out() -> None:
+    """`bar = tqdm(loader)`: its batches are not the bar's."""
+    step = "total += out.mean().item(); a.extend(y.tolist())"
+    text = "from tqdm import tqdm\n" + KEPT.format(start="a = 0.0, []", over="tqdm(loader)", step=step, end="a")
+    result = edited(script(before=text, inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert "a[:] = gather_by_index(a, loader.batch_sampler)" in result.text
+    text = text.replace("    model.eval()", "    model.eval()\n    bar = tqdm(loader)").replace(
+        "in tqdm(loader)", "in bar"
+    )
+    result = edited(script(before=text, inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert any("`a` gets an entry for each sample" in message for message in result.left)
