@@ -56,7 +56,7 @@ def main() -> None:
     data, held = Recordings(96, pause("loading") / BATCH), Recordings(48, pause("evaluation") / BATCH)
     loader = DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data), num_workers=args.workers)
     held_loader = DataLoader(held, batch_size=BATCH)
-    net = Net(5_000_000 if args.slow == "exchange" else 8, pause("compute"))
+    net = Net(5_000_000 if args.slow == "exchange" else 8, pause("compute") or pause("evaluation") / 2)
     model = DDP(net)
     optimizer = torch.optim.SGD(net.head.parameters(), lr=0.01)
     for epoch in range(args.epochs):
