@@ -119,8 +119,7 @@ class Attributes(Fields):
         for m in member:
             if isinstance(m, Func):
                 bound = self.bound(m, obj, node)
-                is_property = any(d.split(".")[-1] in ("property", "cached_property") for d in m.decorators)
-                found.append(self.call_function(bound, [], {}, node, frame) if is_property else (bound,))
+                found.append(self.call_function(bound, [], {}, node, frame) if m.is_property else (bound,))
             else:
                 found.append((m,))
         return join(*found)

@@ -8,6 +8,7 @@ from ddpify.facts.contents import constants, data_of, join, made_as_set, modules
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.methods import Methods
+from ddpify.facts.registries import of_library, of_project
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
@@ -22,6 +23,7 @@ from ddpify.facts.values import (
     Instance,
     Iteration,
     Loader,
+    Mod,
     Mode,
     Obj,
     Optimizer,
@@ -74,7 +76,11 @@ class Builtins(Methods):
         if name == "type" and len(values) == 1:
             return (Data("any", "const"),)  # the class of a batch is the same on every rank
         if name == "dict":
-            return self.made(node, frame, Dict(site, items={k: v for k, (_, v) in named.items()}, closed=not given))
+            copied = tuple(o for o in first if isinstance(o, Data))  # dict(table.average)
+            made = Dict(site, joined=copied, closed=not given)
+            self.merge_dicts(made, tuple(o for o in first if isinstance(o, Dict)))
+            made.items.update({k: v for k, (_, v) in named.items()})
+            return self.made(node, frame, made)
         if name == "exec":  # exec(open("configurator.py").read()): the settings may be others behind it
             for bound, value in frame.scope.names.items():
                 if any(isinstance(o, Const) for o in value):
@@ -126,6 +132,8 @@ class Builtins(Methods):
         names = constants(values[1]) if len(values) > 1 else None
         if name == "getattr" and names and len(names) == 1 and isinstance(names[0], str):
             return join(*(self.get(o, names[0], node, frame) for o in values[0])) or UNKNOWN
+        if name == "getattr" and len(values) == 2:
+            return join(*map(self.looked_up, values[0])) or UNKNOWN
         if name == "setattr" and names and len(values) > 2:
             for obj in values[0]:
                 for n in names:
@@ -151,6 +159,12 @@ class Builtins(Methods):
         for module in dict.fromkeys(inside):
             take_in(module, value)
             self.event("set", node, frame, module, "", value)
+
+    def looked_up(self, module: Obj) -> Value:
+        """`getattr(models, args.arch)`: what of a module is asked for is known at run time only."""
+        if isinstance(module, Mod) and module.source in self.modules:
+            return of_project(module, self.modules[module.source].scope.names)
+        return of_library(module) if isinstance(module, Ext) else ()
 
     def refresh(self, kept: Obj, made: Obj) -> None:
         """A second run of the same expression (a loop) may see more."""

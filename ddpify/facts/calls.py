@@ -274,6 +274,7 @@ class Calls(Library):
         self, func: Func, given: list[Given], named: dict[str, Given]
     ) -> tuple[dict[str, Value], dict[str, cst.BaseExpression | None]]:
         """Arguments to parameters, by position, by name and by default."""
+        opened, self.open_call = self.open_call, False
         p = func.node.params
         names = [x.name.value for x in (*p.posonly_params, *p.params)]
         values: dict[str, Value] = {}
@@ -294,14 +295,14 @@ class Calls(Library):
         defaults = self.defaults.get(func.node, {})
         for name in every:
             if name not in values:
-                values[name] = defaults.get(name, UNKNOWN)
+                held = defaults.get(name, UNKNOWN)
+                values[name] = join(held, UNKNOWN) if opened else held  # `Net(**config)` may give it, or not
         if p.star_kwarg is not None:
             extra = {k: v for k, (_, v) in named.items() if k not in every}
-            closed, self.open_call = not self.open_call, False
-            key = (id(func.node), len(self.stack), f"kwargs {closed} " + ",".join(sorted(extra)))
+            key = (id(func.node), len(self.stack), f"kwargs {not opened} " + ",".join(sorted(extra)))
             site = self.site(func.node, self.modules[self.project.entry])
-            held = self.sites.setdefault(key, Dict(site, items=dict(extra.items()), closed=closed))
-            values[p.star_kwarg.name.value] = (held,)
+            rest = self.sites.setdefault(key, Dict(site, items=dict(extra.items()), closed=not opened))
+            values[p.star_kwarg.name.value] = (rest,)
         return values, nodes
 
     def rest_of(self, queue: list[Given], func: Func) -> list[Obj]:

@@ -62,7 +62,8 @@ class Definitions:
                     found = [*self.arguments(name, frame), *found]  # def f(loss): loss *= 2
                 return found
             case cst.Attribute():
-                return [d for e in self.attribute_events(node, frame) for d in self.bound_by(e)]
+                found = [d for e in self.attribute_events(node, frame) for d in self.bound_by(e)]
+                return found or [d for f in self.properties(node) for d in self.returned(f, index)]
             case cst.Call():
                 return [d for f in self.callees(node, frame) for d in self.returned(f, index)]
         return []
@@ -141,6 +142,12 @@ class Definitions:
             holder = frame.scope.holder(node.func.value)
             values = holder.names.get(node.func.value, ()) if holder is not None else ()
         return [o for o in values if isinstance(o, Func)]
+
+    def properties(self, node: cst.Attribute) -> list[Func]:
+        """The functions that an attribute runs."""
+        classes = [o.cls for o in self.flow.values.get(node.value, ()) if isinstance(o, (Instance, Module))]
+        members = (m for c in classes if c is not None for m in c.member(node.attr.value))
+        return [m for m in members if isinstance(m, Func) and m.is_property]
 
     def returned(self, func: Func, index: int | None = None) -> Iterator[Definition]:
         """What a function gives back."""

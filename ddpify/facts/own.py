@@ -16,13 +16,13 @@ from ddpify.facts.given_ranks import number
 from ddpify.facts.kept import together
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.unreduced import brings_together, shared_out
-from ddpify.facts.values import FromBatch, Instance, Loader, Sampler
+from ddpify.facts.values import Data, FromBatch, Instance, Loader, Method, Sampler, Thing
 from ddpify.source import children, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
-_DEPTH = 10
+_DEPTH = 40
 _SAME = re.compile(r"builtins\.(len|isinstance|type|id|hasattr|range|enumerate)")
 
 
@@ -62,12 +62,20 @@ class Own:
                 self.met.setdefault(id(e.frame), set()).update(_handed(e.node))
 
     def _fields(self, node: cst.CSTNode) -> list[tuple[int, str]]:
-        """`self.total`, by the objects that it is an attribute of; also where one of its items is meant."""
-        while isinstance(node, cst.Subscript):
+        """`self.total`, by the objects that it is an attribute of; also where one of its items is meant.
+
+        Of a table (`self.data.total[key]`) nothing is known: what a column holds, it may hold anywhere.
+        """
+        values = self.facts.flow.values
+        while isinstance(node, cst.Subscript) or (
+            isinstance(node, cst.Attribute)
+            and isinstance(node.value, (cst.Attribute, cst.Subscript))
+            and all(isinstance(o, (Data, Method, Thing)) for o in values.get(node.value, ()))
+        ):
             node = node.value
         if not isinstance(node, cst.Attribute):
             return []
-        held = self.facts.flow.values.get(node.value, ())
+        held = values.get(node.value, ())
         return [(id(o), node.attr.value) for o in held if isinstance(o, Instance)]
 
     def agrees(self, call: cst.Call) -> bool:
@@ -118,7 +126,8 @@ class Own:
         code = frame.source.code(node)
         if code.split(".")[0] in self.met.get(id(frame), ()) or code in self.met.get(id(frame), ()):
             return False
-        found = self.definitions.of(node, frame)
+        above = set(map(id, frame.source.ancestors(node)))
+        found = [d for d in self.definitions.of(node, frame) if id(d.node) not in above]  # x = x.to(device)
         key = (id(frame), code)
         given = [*self.put.get(key, []), *self.slots.get(key, [])]
         given += [g for field in self._fields(node) for g in self.fields.get(field, [])]

@@ -120,6 +120,11 @@ class Func:
     def name(self) -> str:
         return self.node.name.value if isinstance(self.node, cst.FunctionDef) else "lambda"
 
+    @property
+    def is_property(self) -> bool:
+        """It runs where its name is read."""
+        return any(d.split(".")[-1] in ("property", "cached_property") for d in self.decorators)
+
 
 @dataclass(eq=False)
 class Class:

@@ -41,7 +41,9 @@ def in_dataset(event: Event) -> bool:
 
 
 def _is_dataset(cls: Class) -> bool:
-    return bool(cls.member("__getitem__")) or bool(cls.member("__iter__"))
+    """One of torch, or what can stand for one: a configuration (`config["lr"]`) has items, and no length."""
+    derived = any(name.endswith("Dataset") for name in cls.outside())
+    return derived or bool(cls.member("__iter__")) or bool(cls.member("__getitem__") and cls.member("__len__"))
 
 
 def _sampled(facts: Facts) -> set[int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Append, DropArguments, Edit, InsertAfter, Replace
+from ddpify.edits import AddHelper, AddImport, Append, DropArguments, Edit, InsertAfter, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.phases import training_key
 from ddpify.facts.samplers import Draws, Plain
@@ -57,7 +57,10 @@ def _wrapped(facts: Facts, known: LoaderFacts, draws: Draws) -> list[Edit]:
     name, code = facts.names_of(source)[helper], source.code(draws.node)
     edits: list[Edit] = []
     inner = code
-    if draws.optional:
+    if draws.optional and known.dataset is None:
+        inner, more = _chosen_before(facts, known, code)
+        edits += more
+    elif draws.optional:
         inner, more = _or_default(facts, known, code)
         edits += more
     text = f"{name}({inner}{options})"
@@ -108,10 +111,9 @@ def from_splat(known: LoaderFacts, splat: cst.BaseExpression) -> tuple[str, list
 
 def _or_default(facts: Facts, known: LoaderFacts, code: str) -> tuple[str, list[Edit]]:
     """A sampler that may be None: the loader's own order takes its place, by the `shuffle` that it was given."""
-    source, data = known.source, known.dataset
-    assert data is not None
+    source = known.source
     torch = facts.names_of(source)["torch"]
-    random, plain = (f"{torch}.utils.data.{kind}Sampler({source.code(data)})" for kind in ("Random", "Sequential"))
+    random, plain = (f"{torch}.utils.data.{kind}Sampler({known.data})" for kind in ("Random", "Sequential"))
     edits: list[Edit] = [AddImport(source, "torch")]
     shuffle = known.shuffle
     other = plain
@@ -127,6 +129,24 @@ def _or_default(facts: Facts, known: LoaderFacts, code: str) -> tuple[str, list[
             at = next(i for i, a in enumerate(known.call.args) if a.value is shuffle)
             edits.append(DropArguments(source, known.call, (at,)))
     return f"{code} if {code} is not None else {other}", edits
+
+
+def _chosen_before(facts: Facts, known: LoaderFacts, code: str) -> tuple[str, list[Edit]]:
+    """`DataLoader(sampler=sampler, **options)`, of a sampler that may be None: what it draws by then is made before."""
+    source, names = known.source, facts.names_of(known.source)
+    torch, draw = names["torch"], names.fresh("base_sampler")
+    assert known.splat is not None
+    held = source.code(known.splat)
+    said = f'{held}.get("shuffle")' if known.loader.unknown_splat else f'{held}["shuffle"]'
+    made = [f"{torch}.utils.data.{kind}Sampler({known.data})" for kind in ("Random", "Sequential")]
+    lines = [f"{draw} = {code}", f"if {draw} is None and {said}:", f"    {draw} = {made[0]}"]
+    lines += [f"elif {draw} is None:", f"    {draw} = {made[1]}"]
+    if not known.splat_shuffles:
+        lines = [f"{draw} = {code}", f"if {draw} is None:", f"    {draw} = {made[1]}"]
+    edits: list[Edit] = [AddImport(source, "torch"), InsertBefore(source, known.stmt, tuple(lines))]
+    if known.splat_shuffles:
+        edits.append(Replace(source, known.splat, f'{{**{held}, "shuffle": False}}'))
+    return draw, edits
 
 
 def _inner_reads(facts: Facts, known: LoaderFacts, draws: Draws) -> Iterator[Edit]:
@@ -147,10 +167,14 @@ def check_steps(known: LoaderFacts) -> list[Edit]:
 
 
 def reads_of(facts: Facts, known: LoaderFacts, name: str) -> Iterator[tuple[Source, cst.Attribute]]:
-    """`loader.sampler`, wherever the project reads it."""
+    """`loader.sampler`, wherever the project reads it; not what a subclass keeps there before the loader is made."""
+    made, home = known.source.span(known.call).end, known.loader.site.frame.home.node
     for source in facts.project.files():
         for node in source.of(cst.Attribute) if facts.editable(source) else ():
             if node.attr.value != name:
+                continue
+            before = source is known.source and source.span(node).start < made and home in source.ancestors(node)
+            if before and isinstance(home, cst.FunctionDef):
                 continue
             if known.loader in facts.flow.values.get(node.value, ()):
                 yield source, node

@@ -223,7 +223,7 @@ class LoadWithoutMapLocation(Rule):
         func = event.frame.func
         if func is not None and func.bound is not None and func.node.params.params:
             for name, value in getattr(func.bound, "fields", {}).items():
-                if _is_device(value):
+                if _is_device(value) and _set_before(facts, event, name):
                     return f"{func.node.params.params[0].name.value}.{name}"
         return None
 
@@ -232,6 +232,13 @@ class LoadWithoutMapLocation(Rule):
         if name in event.frame.arguments and name not in event.frame.assigned:
             return scope is event.frame.scope
         return holder is scope and any(e.seq < event.seq for e in definitions(facts.flow).bound(holder, name))
+
+
+def _set_before(facts: Facts, event: Event, name: str) -> bool:
+    """`self.device = device` stands before `super().__init__()`, say, in which the file is loaded."""
+    bound = event.frame.func.bound if event.frame.func is not None else None
+    sets = [e for e in facts.flow.log.of("set") if e.obj is bound and e.name == name]
+    return not sets or sets[0].seq < event.seq
 
 
 def _is_device(value: Value) -> bool:

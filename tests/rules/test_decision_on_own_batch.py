@@ -164,3 +164,62 @@ def test_whether_there_is_a_loss_is_alike_on_all_ranks() -> None:
     assert "any_process" not in result.needs
     chosen = "extra = None\nif loss.item() > 9:\n    extra = loss\nif extra is None:\n    continue"
     assert "any_process" in edited(inside(chosen), CODE).needs
+
+
+PATIENT = """\
+import pandas
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Means:
+    def __init__(self):
+        {made}
+    def add(self, name, value):
+        {put}
+    def means(self):
+        return {given}
+
+class Trainer:
+    def __init__(self, model, loader, watched):
+        self.model, self.loader, self.watched, self.best = model, loader, watched, 9.0
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.means = Means()
+    def epoch(self):
+        for x, y in self.loader:
+            x, y = x.to(0), y.to(0)
+            loss = nn.functional.mse_loss(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            self.means.add("loss", loss.item())
+        return self.means.means()
+    def train(self):
+        without = 0
+        for epoch in range(9):
+            log = {{"epoch": epoch}}
+            log.update(self.epoch())
+            better = log[self.watched] < self.best
+            if better:
+                without = 0
+            else:
+                without += 1
+            if without > 3:
+                break
+
+Trainer(nn.Linear(4, 1), DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8, 1)), 2), input()).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "put", "given"),
+    [
+        ("self.total = 0.0", "self.total += value", '{"loss": self.total}'),
+        (
+            'self.table = pandas.DataFrame(0.0, index=["loss"], columns=["total"])',
+            "self.table.total[name] += value",
+            "dict(self.table.total)",
+        ),
+    ],
+)
+def test_patience_that_counts_a_rank_s_own_numbers_ends_by_rank_0s(made: str, put: str, given: str) -> None:
+    assert edited(PATIENT.format(made=made, put=put, given=given), CODE).has("if broadcast_value(without > 3):")

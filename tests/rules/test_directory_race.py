@@ -88,6 +88,30 @@ def test_the_name_of_a_run_is_that_of_rank_0(before: str, gives: str) -> None:
     assert not result.left
 
 
+def test_the_name_of_a_run_is_found_behind_a_property_of_a_configuration() -> None:
+    result = edited(
+        script(
+            imports="import pathlib\n" + TIME,
+            before="""
+            class Settings:
+                def __init__(self, values):
+                    self.values = values
+                    name = time.strftime("%H%M%S")
+                    self._folder = pathlib.Path(self["root"]) / name
+                    self.folder.mkdir()
+                def __getitem__(self, name):
+                    return self.values[name]
+                @property
+                def folder(self):
+                    return self._folder
+            settings = Settings({"root": input()})
+            """,
+        ),
+        CODE,
+    )
+    assert result.has('name = broadcast_value(time.strftime("%H%M%S"))')
+
+
 def test_a_name_that_only_rank_0_uses_stays() -> None:
     text = script(imports=TIME, before="path = time.strftime('%H%M%S.pt')", after="if True:\n    torch.save(1, path)")
     assert "broadcast_value" not in edited(text, "DDP401", CODE).text

@@ -106,3 +106,22 @@ def test_a_script_without_gpus_is_left_alone() -> None:
 def test_lint(call: str, count: int) -> None:
     code = f"import torch\nimport torch.distributed as dist\ntorch.cuda.set_device(dist.get_rank())\nstate = {call}"
     assert len(linted(code, CODE)) == count
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "place"),
+    [("self.resume()", "self.device = 'cuda'", '"cpu"'), ("self.device = 'cuda'", "self.resume()", "self.device")],
+)
+def test_a_device_that_the_object_gets_later_is_not_asked_for(first: str, then: str, place: str) -> None:
+    code = f"""
+        class Trainer:
+            def __init__(self):
+                {first}
+                {then}
+            def resume(self):
+                self.state = torch.load("a.pt")
+        Trainer()
+        """
+    text = script(before=code).replace(".to(device)", "")
+    text = text.replace('device = torch.device("cuda" if torch.cuda.is_available() else "cpu")', "")
+    assert edited(text, CODE).has(f'self.state = torch.load("a.pt", map_location={place})')
