@@ -145,7 +145,8 @@ class DataparallelRemnant(Rule):
         line = source.parents.get(stmt)
         block = source.parents.get(line) if line is not None else None
         above = source.parents.get(block) if block is not None else None
-        taken = {id(d.stmt) for d in facts.flow.log.of("dataparallel") if self.goes(source, d)}
+        here = (d for d in facts.flow.log.of("dataparallel") if d.frame.source is source)
+        taken = {id(d.stmt) for d in here if self.goes(source, d)}
         lines = block.body if isinstance(block, cst.IndentedBlock) else ()
         alone = bool(lines) and all(
             isinstance(s, cst.SimpleStatementLine) and len(s.body) == 1 and id(s.body[0]) in taken for s in lines

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpify.convert import convert
 from ddpify.helpers import names_for
 from ddpify.source import Source
 from tests.rules.edited import edited, script
@@ -139,3 +140,12 @@ def test_the_name_of_another_ddp_is_left_alone() -> None:
     text = script(imports="from apex.parallel import DistributedDataParallel as DDP").encode()
     source = Source(Path("train.py"), text)
     assert names_for(source).line("DDP") == "from torch.nn.parallel import DistributedDataParallel"
+
+
+def test_wraps_in_two_files(tmp_path: Path) -> None:
+    made = "from torch import nn\n\ndef make():\n    net = nn.DataParallel(nn.Linear(4, 1))\n    return net\n"
+    (tmp_path / "nets.py").write_text(made)
+    text = SCRIPT.replace("patch(net)\n", "").replace("import torch\n", "import torch\nimport nets\n", 1)
+    text = text.replace("net = nn.DataParallel(nn.Linear(4, 1))", "net = nets.make()\nnet = nn.DataParallel(net)")
+    (tmp_path / "train.py").write_text(text)
+    assert "net = nn.DataParallel(net)" not in convert(tmp_path / "train.py").text
