@@ -55,7 +55,12 @@ def asked_for(facts: Facts, seed: Seed, source: Source, frame: Frame, place: cst
             if id(test) in around:
                 continue
             within = any(a is test.body for a in there.source.ancestors(stmt))
-            if found or not within or there.source is not source or not nameable(facts, test.test, there, frame.node):
+            if (
+                found
+                or not within
+                or there.source is not source
+                or not nameable(facts, test.test, there, frame.node, frame)
+            ):
                 return None
             text = source.code(test.test)
             loose = isinstance(test.test, (cst.IfExp, cst.Lambda)) or (
@@ -98,8 +103,11 @@ def _again(facts: Facts, source: Source, frame: Frame, entry: Entry, seeding: Fr
     return f"{source.code(call.func)}({', '.join(parts)})"
 
 
-def nameable(facts: Facts, node: cst.CSTNode, there: Frame, scope: cst.CSTNode) -> bool:
-    """Whether the names in an expression of one frame mean the same in a function, or module, of the same file."""
+def nameable(facts: Facts, node: cst.CSTNode, there: Frame, scope: cst.CSTNode, frame: Frame | None = None) -> bool:
+    """Whether the names in an expression of one frame mean the same in a function, or module, of the same file.
+
+    `frame`: one in which that function runs; its parameters may have been given what has the same name there.
+    """
     source = there.source
     if not any(n is scope for n in (source.module, *source.parents)):
         return False
@@ -107,4 +115,18 @@ def nameable(facts: Facts, node: cst.CSTNode, there: Frame, scope: cst.CSTNode) 
         return True
     top = facts.flow.modules[source].scope.names
     hidden = set() if there.func is None else set(there.scope.names)
-    return all(name in top and name not in hidden for name in read_names(node) if "." not in name)
+    names = (name for name in read_names(node) if "." not in name and name not in ("None", "True", "False"))
+    return all((name in top and name not in hidden) or _handed_on(name, there, frame) for name in names)
+
+
+def _handed_on(name: str, there: Frame, frame: Frame | None) -> bool:
+    """`args` in `worker(gpu, args)`, called as `worker(0, args)` where `args` is meant, in each call of it."""
+    if frame is None or not frame.entries or name in frame.assigned:
+        return False
+    given = frame.arguments.get(name)
+    same = isinstance(given, cst.Name) and given.value == name
+    return same and all(
+        argument_of(e.call, frame, name) is not None
+        and (e.frame.node is there.node or _handed_on(name, there, e.frame))
+        for e in frame.entries
+    )

@@ -94,6 +94,37 @@ class SameNoiseOnAllRanks(Rule):
         ),
         Converts(
             """
+            import argparse
+            import random
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def main():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--seed", type=int)
+                args = parser.parse_args()
+                if args.seed is not None:
+                    random.seed(args.seed)
+                    torch.manual_seed(args.seed)
+                work(0, args)
+            def work(gpu, args):
+                loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+                net = nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 1))
+                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+            main()
+            """,
+            gives=(
+                "    net = DDP(net)\n"
+                "    if args.seed is not None and not is_main_process():\n"
+                "        torch.manual_seed(args.seed + dist.get_rank())\n"
+                "        random.seed(args.seed + dist.get_rank())\n",
+            ),
+        ),
+        Converts(
+            """
             import numpy as np
             import torch
             from torch import nn
@@ -191,7 +222,7 @@ class SameNoiseOnAllRanks(Rule):
         lines = []
         for what in ("torch", "numpy", "random"):
             for test, seed in asked:
-                if seed.what == what and nameable(facts, seed.call, seed.event.frame, frame.node):
+                if seed.what == what and nameable(facts, seed.call, seed.event.frame, frame.node, frame):
                     func = seed.event.frame.source.code(seed.call.func)
                     text = "" if seed.text == "0" else f"{seed.text if _plain(seed) else f'({seed.text})'} + "
                     lines.append((test, f"{func}({text}{rank})"))
