@@ -50,6 +50,14 @@ def _reason(flow: Flow, module: Module, optimised: set[Module]) -> Untrained:
     return Untrained(module, "no optimizer has its parameters")
 
 
+def is_frozen(flow: Flow, module: Module) -> bool:
+    """Whether the script freezes a model, and nothing says that it frees any of it again."""
+    events = flow.log.of("set", "method")
+    frees = (e for e in events if e.name in ("requires_grad", "requires_grad_") and not _freezes(e, module))
+    mine = (e for e in frees if isinstance(e.obj, Parameters) and module in map(root, e.obj.modules))
+    return any(_freezes(e, module) for e in events) and not any(mine)
+
+
 def _is_copy(module: Module) -> bool:
     return module.evidence.startswith("a copy")
 
