@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import modules
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.placing import steps
+from ddpify.facts.roles import root
+from ddpify.facts.values import Module
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -25,7 +28,7 @@ def late_draws(facts: Facts) -> list[Event]:
     again = {id(lp.node) for e in behind for loops in e.all_loops() for lp in loops}
     return [
         e
-        for e in construction_draws(facts)
+        for e in (*construction_draws(facts), *_networks(facts))
         if last < e.seq < trained or any(id(lp.node) in again for loops in e.all_loops() for lp in loops)
     ]
 
@@ -34,6 +37,24 @@ def wrapped(facts: Facts) -> list[Event]:
     """What happens in the statements that models are wrapped behind."""
     after = {id(w.after) for w in facts.wrap_points}
     return [e for e in facts.flow.log.events if id(e.stmt) in after or any(id(u) in after for u in e.under)]
+
+
+def _networks(facts: Facts) -> Iterator[Event]:
+    """`teacher = Net()` outside the epochs, of a network that no wrapper makes alike: its weights are drawn, too."""
+    inside = {root(m) for w in facts.wrap_points for m in w.modules}
+    run = (m for e in facts.flow.log.of("forward") if e.obj is not None for m in modules((e.obj,)))
+    own = (m for m in run if m.has_parameters and root(m) not in inside and not _is_copy(m))
+    made = {id(m.site.node) for m in own}
+    epochs = {id(lp.node) for lp in _epochs(facts)}
+    for e in facts.flow.log.of("new", "external", "call"):
+        again = any(id(lp.node) in epochs for loops in e.all_loops() for lp in loops)
+        if id(e.node) in made and e.seq < facts.flow.main_end and not again:
+            yield e
+
+
+def _is_copy(module: Module) -> bool:
+    """A copy or an average of a model: it begins with weights that are alike."""
+    return module.evidence.startswith("a copy") or role_of(module.name) == "copy-module" or module.inner is not None
 
 
 def construction_draws(facts: Facts) -> Iterator[Event]:

@@ -94,6 +94,25 @@ class SameNoiseOnAllRanks(Rule):
         ),
         Converts(
             """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            from zoo import build
+            torch.manual_seed(3)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 1))
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            aim = build("large")
+            for p in aim.parameters():
+                p.requires_grad = False
+            for (x,) in loader:
+                (net(x) - aim(x)).square().mean().backward()
+                optimizer.step()
+            """,
+            gives=("if not is_main_process():\n    torch.manual_seed(3 + dist.get_rank())\nfor (x,) in loader:",),
+        ),
+        Converts(
+            """
             import argparse
             import random
             import torch
