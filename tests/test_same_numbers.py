@@ -320,11 +320,21 @@ DAMAGES = (
         (("with nullcontext() if is_step else", "with nullcontext() if step % args.accumulate == 0 else"),),
         _LOSSES,
     ),
-    Damage("a meter is one shard's", "meters_and_patience", (("    losses.all_reduce()\n", ""),), "train .* and not"),
+    Damage(
+        "a meter is one shard's",
+        "meters_and_patience",
+        (("    losses.all_reduce()\n    top.all_reduce()\n", "    top.all_reduce()\n"),),
+        "train .* and not",
+    ),
     Damage(
         "a meter's mean stays behind its sums",
         "meters_and_patience",
-        (("(self.sum, self.count)\n        self.avg = self.sum / self.count\n", "(self.sum, self.count)\n"),),
+        (
+            (
+                "    losses.all_reduce()\n    top.all_reduce()\n",
+                "    losses.sum, losses.count = all_reduce_sum(losses.sum, losses.count)\n    top.all_reduce()\n",
+            ),
+        ),
         "train .* and not",
     ),
     Damage(
