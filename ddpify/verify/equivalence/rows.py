@@ -298,9 +298,10 @@ def _incomparable(pair: Pair) -> str:
 def _searched(pair: Pair) -> bool:
     """Does a backward pass take as many batches as it happens to need, of passes that are broken off?"""
     passes = [[o for o in rank.of(Order) if o.training] for rank in (*pair.ranks.ranks, pair.other)]
-    if any(o.complete for of_one in passes for o in of_one):
+    trained = len(pair.first.of(Loss))
+    if any(o.complete for of_one in passes for o in of_one) or min(map(len, passes)) < trained:
         return False
-    read, trained = {sum(len(o.batches) for o in of_one) for of_one in passes}, len(pair.first.of(Loss))
+    read = {sum(len(o.batches) for o in of_one) for of_one in passes}
     return trained > 0 and trained == len(pair.other.of(Loss)) and (len(read) > 1 or min(read) % trained > 0)
 
 

@@ -264,7 +264,7 @@ class Orders:
         state.over = True
         self._open.remove(state)
         state.complete = complete
-        if state.active and not complete:
+        if state.active and not complete and not state.training:
             self._left.append(state)  # the next steps tell whether it trained
         else:
             self._note(state)
