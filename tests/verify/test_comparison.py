@@ -115,16 +115,19 @@ def test_what_one_process_cannot_do_is_no_difference(order: dict[str, Any], why:
 
 
 @pytest.mark.parametrize(
-    ("one", "batch_size", "status"),
+    ("one", "batch_size", "sampler", "status"),
     [
-        (0.5, None, Status.NOT_TRIED),  # (3 * 0.4 + 1 * 0.8) / 4: each sample counts alike
-        (0.55, None, Status.FAILED),
-        (0.5, 2, Status.FAILED),
+        (0.5, None, "RandomSampler", Status.NOT_TRIED),  # (3 * 0.4 + 1 * 0.8) / 4: each sample counts alike
+        (0.55, None, "RandomSampler", Status.FAILED),
+        (0.5, 2, "DistributedSampler", Status.FAILED),
+        (0.5, 2, "PairSampler", Status.NOT_TRIED),
     ],
 )
-def test_whole_batches_of_different_sizes_count_alike(one: float, batch_size: int | None, status: Status) -> None:
+def test_whole_batches_of_different_sizes_count_alike(
+    one: float, batch_size: int | None, sampler: str, status: Status
+) -> None:
     def rank(value: float, *samples: int) -> list[dict[str, Any]]:
-        read = {**ORDER, "batches": [list(samples)], "batch_size": batch_size}
+        read = {**ORDER, "batches": [list(samples)], "batch_size": batch_size, "sampler": sampler}
         return [read, {"kind": "loss", "number": 1, "step": 1, "value": value}, step(1), end()]
 
     pair = Pair(trace(rank(0.4, 0, 1, 2), rank(0.8, 3)), trace(rank(one, 0, 1, 2, 3)), True)

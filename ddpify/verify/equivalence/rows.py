@@ -17,6 +17,9 @@ from .printed import Different, compare_lines, near
 
 SECTION = "2.4"
 NEVER = 1 << 60
+_OF_TORCH = frozenset(
+    f"{kind}Sampler" for kind in ("Distributed", "Random", "Sequential", "SubsetRandom", "WeightedRandom")
+)
 #: what came of it, and the step at which it failed
 Looked = tuple[Result, int]
 
@@ -291,8 +294,13 @@ def _incomparable(pair: Pair) -> str:
     if _searched(pair):
         return _SEARCHED
     loss = _first_apart(pair)
-    dealt = any(p.batch_size is None for passes in found.values() for p in passes)
+    dealt = any(p.batch_size is None or _is_own(p.sampler) for passes in found.values() for p in passes)
     return _UNEQUAL.format(loss.step) if dealt and loss is not None and pair.unequal(loss) else ""
+
+
+def _is_own(sampler: str) -> bool:
+    """A sampler of the script, whose batches may be dealt out whole."""
+    return sampler.endswith("Sampler") and sampler not in _OF_TORCH
 
 
 def _searched(pair: Pair) -> bool:
