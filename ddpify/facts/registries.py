@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import libcst as cst
-import libcst.matchers as m
 
 from ddpify.facts.values import Class, Ext, Func, Mod, Value
 from ddpify.source import Source
@@ -32,9 +31,7 @@ def of_project(module: Mod, names: dict[str, Value]) -> Value:
     found = []
     for name, obj in own or known:
         if obj.source not in used:
-            used[obj.source] = Counter(
-                n.value for n in m.findall(obj.source.module, m.Name()) if isinstance(n, cst.Name)
-            )
+            used[obj.source] = Counter(n.value for n in obj.source.of(cst.Name))
         if not name.startswith("_") and used[obj.source][obj.name] == 1:
             found.append(obj)
     return tuple(found) if len(found) <= MOST else ()

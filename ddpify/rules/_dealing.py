@@ -112,8 +112,7 @@ def from_splat(known: LoaderFacts, splat: cst.BaseExpression) -> tuple[str, list
 def _or_default(facts: Facts, known: LoaderFacts, code: str) -> tuple[str, list[Edit]]:
     """A sampler that may be None: the loader's own order takes its place, by the `shuffle` that it was given."""
     source = known.source
-    torch = facts.names_of(source)["torch"]
-    random, plain = (f"{torch}.utils.data.{kind}Sampler({known.data})" for kind in ("Random", "Sequential"))
+    random, plain = _of_its_own(facts, known)
     edits: list[Edit] = [AddImport(source, "torch")]
     shuffle = known.shuffle
     other = plain
@@ -133,20 +132,24 @@ def _or_default(facts: Facts, known: LoaderFacts, code: str) -> tuple[str, list[
 
 def _chosen_before(facts: Facts, known: LoaderFacts, code: str) -> tuple[str, list[Edit]]:
     """`DataLoader(sampler=sampler, **options)`, of a sampler that may be None: what it draws by then is made before."""
-    source, names = known.source, facts.names_of(known.source)
-    torch, draw = names["torch"], names.fresh("base_sampler")
+    source, draw = known.source, facts.names_of(known.source).fresh("base_sampler")
+    random, plain = _of_its_own(facts, known)
     assert known.splat is not None
-    held = source.code(known.splat)
-    said = f'{held}.get("shuffle")' if known.loader.unknown_splat else f'{held}["shuffle"]'
-    made = [f"{torch}.utils.data.{kind}Sampler({known.data})" for kind in ("Random", "Sequential")]
-    lines = [f"{draw} = {code}", f"if {draw} is None and {said}:", f"    {draw} = {made[0]}"]
-    lines += [f"elif {draw} is None:", f"    {draw} = {made[1]}"]
-    if not known.splat_shuffles:
-        lines = [f"{draw} = {code}", f"if {draw} is None:", f"    {draw} = {made[1]}"]
-    edits: list[Edit] = [AddImport(source, "torch"), InsertBefore(source, known.stmt, tuple(lines))]
+    held, edits, lines = source.code(known.splat), list[Edit](), [f"{draw} = {code}"]
     if known.splat_shuffles:
+        said = f'{held}.get("shuffle")' if known.loader.unknown_splat else f'{held}["shuffle"]'
+        lines += [f"if {draw} is None and {said}:", f"    {draw} = {random}", f"elif {draw} is None:"]
         edits.append(Replace(source, known.splat, f'{{**{held}, "shuffle": False}}'))
-    return draw, edits
+    else:
+        lines.append(f"if {draw} is None:")
+    lines.append(f"    {draw} = {plain}")
+    return draw, [AddImport(source, "torch"), InsertBefore(source, known.stmt, tuple(lines)), *edits]
+
+
+def _of_its_own(facts: Facts, known: LoaderFacts) -> tuple[str, str]:
+    """What a loader without a sampler draws by, where it shuffles and where it does not."""
+    data = f"{facts.names_of(known.source)['torch']}.utils.data"
+    return f"{data}.RandomSampler({known.data})", f"{data}.SequentialSampler({known.data})"
 
 
 def _inner_reads(facts: Facts, known: LoaderFacts, draws: Draws) -> Iterator[Edit]:
@@ -169,12 +172,13 @@ def check_steps(known: LoaderFacts) -> list[Edit]:
 def reads_of(facts: Facts, known: LoaderFacts, name: str) -> Iterator[tuple[Source, cst.Attribute]]:
     """`loader.sampler`, wherever the project reads it; not what a subclass keeps there before the loader is made."""
     made, home = known.source.span(known.call).end, known.loader.site.frame.home.node
+    inside = isinstance(home, cst.FunctionDef)
     for source in facts.project.files():
         for node in source.of(cst.Attribute) if facts.editable(source) else ():
             if node.attr.value != name:
                 continue
-            before = source is known.source and source.span(node).start < made and home in source.ancestors(node)
-            if before and isinstance(home, cst.FunctionDef):
+            before = inside and source is known.source and source.span(node).start < made
+            if before and home in source.ancestors(node):
                 continue
             if known.loader in facts.flow.values.get(node.value, ()):
                 yield source, node
