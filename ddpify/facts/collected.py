@@ -76,10 +76,10 @@ def _grown(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
         name = loop.source.code(stmt.target) if named(stmt.target) else ""
         known = data_of(facts.flow.values.get(stmt.value, ()))
         grows = known is None or known.form not in ("int", "float", "number", "tensor", "bool")
-        grows = grows and _is_of_batches(facts.flow.values.get(stmt.value, ()))
+        grows = grows and is_of_batches(facts.flow.values.get(stmt.value, ()))
     elif event.kind == "bind" and isinstance(stmt, cst.Assign):
         name, put = event.name, [n for n in walk(stmt.value) if isinstance(n, cst.Call) and _puts_together(facts, n)]
-        grows = any(name in read_names(n) and _is_of_batches(facts.flow.values.get(n, ())) for n in put)
+        grows = any(name in read_names(n) and is_of_batches(facts.flow.values.get(n, ())) for n in put)
     else:
         return []
     return [name] if grows and name not in {a.target for a in loop.accumulators} else []
@@ -111,11 +111,7 @@ def _own_numbers(frame: Frame, seen: set[int]) -> list[str]:
         holder = e.node if e.kind in ("set", "augment") else holder_of(e) if e.kind == "method" else None
         holder = holder.target if isinstance(holder, cst.AugAssign) else holder
         number = e.kind == "method" or (known is not None and known.form in ("int", "float", "number"))
-        if (
-            isinstance(holder, cst.Attribute)
-            and number
-            and any(_is_of_batches(v) for v in (e.value, *e.extra.values()))
-        ):
+        if isinstance(holder, cst.Attribute) and number and any(is_of_batches(v) for v in (e.value, *e.extra.values())):
             found.append(frame.source.code(holder))
     return found
 
@@ -257,8 +253,9 @@ def _of_batches(facts: Facts, event: Event) -> bool:
     while isinstance(target, cst.Subscript):  # counts[label] += 1
         values += [facts.flow.values.get(i.slice.value, ()) for i in target.slice if isinstance(i.slice, cst.Index)]
         target = target.value
-    return any(map(_is_of_batches, values))
+    return any(map(is_of_batches, values))
 
 
-def _is_of_batches(value: Value) -> bool:
+def is_of_batches(value: Value) -> bool:
+    """Whether a value comes of a batch, or of a forward."""
     return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))

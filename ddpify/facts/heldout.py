@@ -10,8 +10,8 @@ import libcst as cst
 
 from ddpify.facts.altered import OTHERWISE, altered
 from ddpify.facts.batchcounts import loader_read, says_on_bar
-from ddpify.facts.collected import given_to, holder_of
-from ddpify.facts.contents import data_of, origins
+from ddpify.facts.collected import given_to, holder_of, is_of_batches
+from ddpify.facts.contents import data_of
 from ddpify.facts.dependencies import bindings
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, read_after, uses_of
@@ -19,7 +19,6 @@ from ddpify.facts.meters import Meter, meters
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.starts import pairs, start_of
 from ddpify.facts.tallies import Tally, is_sendable, tallies
-from ddpify.facts.values import FromBatch, FromForward
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _is_only_updated(facts: Facts, loop: LoopFacts, name: str, inside: set[int])
 
 def _is_of_batches(facts: Facts, loop: LoopFacts, name: str, inside: set[int]) -> bool:
     given = [facts.flow.values.get(n, ()) for e in _updates(loop, name, inside) for n in given_to(e)]
-    return any(isinstance(o, (FromBatch, FromForward)) for value in given for o in origins(value))
+    return any(map(is_of_batches, given))
 
 
 def _last_is_used(loop: LoopFacts, meter: Meter, inside: set[int]) -> bool:
