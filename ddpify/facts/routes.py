@@ -32,23 +32,35 @@ class Route:
         return replace(of, node=self.call, frame=self.frame, stmt=self.stmt, loops=loops)
 
 
-def find_route(flow: Flow, roles: Roles, event: Event, module: Module) -> Route | None:
-    """The outermost call on the way to a forward that is a method or a part of the model, and does not train itself."""
-    for chain in event.frame.chains(1):
+def find_routes(flow: Flow, roles: Roles, event: Event, module: Module) -> list[Route]:
+    """The outermost calls on the ways to a forward that are of a method or a part of the model, and do not train.
+
+    One for each way that leads there in the loop that takes the steps: `net.loss(a) + net.loss(b)` has two.
+    """
+    found: list[tuple[bool, Route]] = []
+    for chain in event.frame.chains():
         steps = [*chain, Entry(event.frame, event.node, event.stmt, event.loops, event.grad)]
+        stepping = _is_turn(roles, {id(lp.node) for entry in steps for lp in entry.loops})
         for entry in steps:
             if not isinstance(entry.call, cst.Call) or _trains_inside(roles, entry.call):
                 continue
             named = _named(flow, entry.call.func, module)
             if named is not None:
                 is_part = any(isinstance(o, Module) for o in flow.values.get(entry.call.func, ()))
-                return Route(entry.call, *named, entry.frame, entry.stmt, is_part)
-    return None
+                route = Route(entry.call, *named, entry.frame, entry.stmt, is_part)
+                found.append((stepping, route))
+                break
+    once = {id(r.call): r for stepping, r in found if stepping} or {id(r.call): r for _, r in found[:1]}
+    return list(once.values())
 
 
 def in_step(roles: Roles, event: Event) -> bool:
     """Whether a forward runs in the loop that takes the steps: the same method may be called for a look at the end."""
-    loops = {id(lp.node) for around in event.all_loops() for lp in around}
+    return _is_turn(roles, {id(lp.node) for around in event.all_loops() for lp in around})
+
+
+def _is_turn(roles: Roles, loops: set[int]) -> bool:
+    """Whether one of the loops is the innermost around a backward."""
     turns = [{id(around[-1].node) for around in b.all_loops() if around} for b in roles.backwards]
     return any(not t or t & loops for t in turns)
 

@@ -16,7 +16,7 @@ from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.placing import common_block, in_block
 from ddpify.facts.preparing import only_notes, prepares
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.routes import Route, find_route, in_step
+from ddpify.facts.routes import Route, find_routes, in_step
 from ddpify.facts.trails import way_back
 from ddpify.facts.values import (
     Const,
@@ -91,10 +91,10 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
         if forwards:
             forwards = [e for e in forwards if in_step(roles, e)] or forwards
             first = min(forwards, key=lambda e: e.seq)
-            routes = [find_route(flow, roles, e, module) for e in forwards]
+            routes = [find_routes(flow, roles, e, module) for e in forwards]
             around = routes[forwards.index(first)]
-            first = around.event(first) if around is not None else first
-            kept = {id(r.call): r for r in routes if r is not None}
+            first = around[0].event(first) if around else first
+            kept = {id(r.call): r for found_routes in routes for r in found_routes}
             found.append((_Search(flow, roles, module, first, tuple(kept.values())).point(), first))
     return _one_each(found)
 

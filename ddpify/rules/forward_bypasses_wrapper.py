@@ -89,6 +89,23 @@ class ForwardBypassesWrapper(Rule):
             import torch
             from torch import nn
             from torch.utils.data import DataLoader, TensorDataset
+            class Net(nn.Linear):
+                def loss(self, x):
+                    return self(x).mean()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8, 4)), batch_size=2)
+            net = Net(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for one, two in loader:
+                (net.loss(one) + net.loss(two)).backward()
+                optimizer.step()
+            """,
+            gives=('    (forward_through(net, "loss", one) + forward_through(net, "loss", two)).backward()',),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
             loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
             nets = nn.ModuleDict({"one": nn.Linear(4, 2), "two": nn.Linear(2, 1)})
             optimizer = torch.optim.SGD(nets.parameters(), lr=0.1)
