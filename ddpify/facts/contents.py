@@ -184,6 +184,17 @@ def parameters_in(value: Value) -> tuple[list[Module], bool]:
     return list(dict.fromkeys(held)), loose
 
 
+def looked_up_in(obj: Obj | None) -> Module | Thing | None:
+    """The module that an attribute chain starts from: `model` of `model.roi_heads.box_predictor`.
+
+    Or what looks like one: its code is not there, and it was moved to a device.
+    """
+    while isinstance(obj, Method):
+        obj = obj.obj
+    obj = (obj.module or obj) if isinstance(obj, Thing) else obj
+    return obj if isinstance(obj, Module) or (isinstance(obj, Thing) and obj.moved) else None
+
+
 def bare_in(value: Value, depth: int = 5) -> list[Thing]:
     """The parameters among those that are handed over that are no part of a module: `[*net.parameters(), scale]`."""
     found: list[Thing] = []

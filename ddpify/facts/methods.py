@@ -12,6 +12,7 @@ from ddpify.facts.contents import (
     detached,
     is_flat,
     join,
+    looked_up_in,
     modules,
     origins,
     parameters_in,
@@ -95,6 +96,9 @@ view reshape squeeze unsqueeze neg mul div requires_grad_ retain_grad register_h
 #: methods that leave a sum what it is, or are linear in it
 _LINEAR = frozenset(_KEPT.split())
 
+_PARAMETERS = frozenset({"parameters", "named_parameters", "trainable_parameters"})
+_LAYERS = frozenset({"children", "modules", "named_children", "named_modules"})
+
 
 class Methods(Expressions):
     """Calls of methods outside the project."""
@@ -103,8 +107,7 @@ class Methods(Expressions):
         self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
     ) -> Value:
         obj, name = method.obj, method.name
-        if isinstance(obj, Thing) and obj.module is not None:
-            obj = obj.module  # known by use
+        obj = (obj.module or obj) if isinstance(obj, Thing) else obj  # known by use
         extra = {k: v for k, (_, v) in named.items()}
         extra.update({str(i): v for i, (_, v) in enumerate(given)})
         self.event("method", node, frame, obj, name, given[0][1] if given else (), extra=extra)
@@ -150,6 +153,9 @@ class Methods(Expressions):
                 return (obj,)  # .map(f), .filter(f), .with_format("torch"): a stream still
             case Loader():
                 return self.loader_made(obj, node, given, named, frame) if name == "__init__" else UNKNOWN
+            case Method() if name in _PARAMETERS and isinstance(top := looked_up_in(obj), (Module, Thing)):
+                top = self.by_use(top) if isinstance(top, Thing) else top  # net.layer1.parameters()
+                return self.learned(node, frame, name, (top,), part=True)
         self.callbacks(given, named, node, frame)
         known = frozenset().union(origins((obj,)), *(origins(v) for _, v in (*given, *named.values())))
         return (Data("any", "other", known),)
@@ -175,19 +181,8 @@ class Methods(Expressions):
             if name == "requires_grad_" and isinstance(obj, Module):
                 obj.frozen = self.truth(given[0][1]) is False if given else False
             return (obj,)
-        if name in (
-            "parameters",
-            "named_parameters",
-            "children",
-            "modules",
-            "named_children",
-            "named_modules",
-            "trainable_parameters",
-        ):
-            made = Parameters(self.site(node, frame), modules=tuple(inner))
-            if name.startswith("named"):
-                return (Seq(self.site(node, frame), joined=(Seq(made.site, elements=[(Data("str"),), (made,)]),)),)
-            return self.made(node, frame, made, f"parameters of {id(obj)}")
+        if name in _PARAMETERS or name in _LAYERS:
+            return self.learned(node, frame, name, tuple(inner))
         if name == "state_dict":
             return self.made(node, frame, StateDict(self.site(node, frame), of=obj))
         if name in ("forward", "__call__"):
@@ -199,11 +194,15 @@ class Methods(Expressions):
                 take_in(obj, value)
         known: frozenset[Origin] = frozenset().union(*(origins(v) for _, v in (*given, *named.values())))
         if known and inner:
-            return self.forward_by_method(inner[0], node, known)
+            return (Data("tensor", "sample", known | {FromForward(inner[0], node)}),)
         return (Data("any"),)
 
-    def forward_by_method(self, module: Module, node: cst.Call, known: frozenset[Origin]) -> Value:
-        return (Data("tensor", "sample", known | {FromForward(module, node)}),)
+    def learned(self, node: cst.Call, frame: Frame, name: str, held: tuple[Module, ...], part: bool = False) -> Value:
+        """`net.parameters()`, `net.named_children()`: by pairs where they come with their names."""
+        made = Parameters(self.site(node, frame), modules=held, part=part)
+        if name.startswith("named"):
+            return (Seq(made.site, joined=(Seq(made.site, elements=[(Data("str"),), (made,)]),)),)
+        return self.made(node, frame, made, f"parameters of {[id(m) for m in held]}")
 
     def of_data(
         self, obj: Data, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
@@ -331,10 +330,11 @@ class Methods(Expressions):
                     obj.fields[key] = join(obj.fields.get(key, ()), value, told)
             return (obj,)
         if name in ("parameters", "named_parameters") and obj.name in ("", "loaded"):
-            return self.made(node, frame, Parameters(self.site(node, frame), modules=(self.by_use(obj),)))
+            return self.learned(node, frame, name, (self.by_use(obj),))
         if obj.name == "scaler" and name == "scale":
             return given[0][1] if given else UNKNOWN
         if obj.name in ("", "loaded") and name in ("train", "eval", "to", "cuda", "cpu"):
+            obj.moved = True
             return (obj,)
         self.callbacks(given, named, node, frame)
         known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))

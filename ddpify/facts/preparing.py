@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.facts.contents import modules
+from ddpify.facts.contents import looked_up_in, modules
 from ddpify.facts.externals import keeps, role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event
@@ -15,7 +15,8 @@ from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, P
 
 def prepares(flow: Flow, event: Event, module: Module) -> bool:
     """`.to(...)`, `load_state_dict`, freezing, a layer exchanged, or a look at the raw module (`summary(model)`)."""
-    held = _owner(event.obj) or _owner(_start(flow, event.node))
+    held = looked_up_in(event.obj) or looked_up_in(_start(flow, event.node))
+    held = held if isinstance(held, Module) else None
     if event.kind in ("set", "store") and held is not None:
         # model.fc = nn.Linear(512, 10); the wrapper knows the parameters that it found when it was made
         mine = module in (held, held.part_of, root(held))
@@ -25,10 +26,11 @@ def prepares(flow: Flow, event: Event, module: Module) -> bool:
     if event.kind in ("method", "set") and isinstance(event.obj, Parameters):
         return event.name in ("requires_grad", "requires_grad_", "data") and module in map(root, event.obj.modules)
     if event.kind == "external" and event.name.startswith("torch.nn.init."):
-        drawn = [m for o in event.value for m in (o.modules if isinstance(o, Parameters) else (_owner(o),)) if m]
-        return module in map(root, drawn)  # nn.init.zeros_(model.fc.bias)
+        drawn = [m for o in event.value for m in (o.modules if isinstance(o, Parameters) else (looked_up_in(o),))]
+        return module in [root(m) for m in drawn if isinstance(m, Module)]  # nn.init.zeros_(model.fc.bias)
     if event.kind == "method" and event.name in PREPARES and event.obj is not None:
-        return module in [root(m) for m in modules((event.obj,))] and not isinstance(event.obj, Wrapped)
+        meant = modules((event.obj,)) or ([held] if held is not None else [])  # net.layer1.requires_grad_(False)
+        return module in map(root, meant) and not isinstance(event.obj, Wrapped)
     if event.kind == "external" or (
         event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None
     ):
@@ -43,13 +45,6 @@ def prepares(flow: Flow, event: Event, module: Module) -> bool:
 
 def _copies(name: str) -> bool:
     return role_of(name) in ("copy", "copy-module") and not name.startswith("torch.jit.")
-
-
-def _owner(obj: Obj | None) -> Module | None:
-    """The module that an attribute chain starts from: `model` of `model.roi_heads.box_predictor`."""
-    while isinstance(obj, Method):
-        obj = obj.obj
-    return obj if isinstance(obj, Module) else None
 
 
 def _start(flow: Flow, node: cst.CSTNode) -> Obj | None:

@@ -311,6 +311,8 @@ class Thing(Heap):
     origins: frozenset[Origin] = frozenset()
     #: the module that it turned out to be: its parameters went to an optimizer
     module: Module | None = None
+    #: it was moved to a device, or put in train or eval mode
+    moved: bool = False
     #: the module that it is an attribute of
     owner: Module | None = None
 

@@ -208,6 +208,49 @@ def test_a_model_of_an_unknown_library_is_one_like_others() -> None:
     assert 'torch.save(net.module.state_dict(), "net.pt")' in text
 
 
+PARTS = """
+import torch
+from torch.utils.data import DataLoader
+{imports}
+device = torch.device("cuda")
+net = {net}.to(device)
+{freezing}
+loader = DataLoader(torch.ones(8, 4))
+optimizer = torch.optim.SGD([{{"params": net.head.parameters()}}], lr=0.1)
+for epoch in range(2):
+    for x in loader:
+        net(x.to(device)).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "net"),
+    [
+        ("from torchvision.models import resnet18", "resnet18()"),
+        ("from somewhere import Net", "Net(width=4)"),
+        ("import somewhere", "somewhere.build({})"),
+    ],
+)
+@pytest.mark.parametrize(
+    "freezing",
+    [
+        "for p in net.body.layer1.parameters():\n    p.requires_grad = False",
+        "for name, p in net.body.named_parameters():\n    p.requires_grad = 'fc' in name",
+        "net.body.requires_grad_(False)",
+    ],
+)
+def test_parts_of_a_model_that_is_not_there_are_frozen_before_the_wrap(imports: str, net: str, freezing: str) -> None:
+    """DDP waits for the gradients of all that trained when it was made: it raises in the second step.
+
+    And an optimizer that has parts of such a model trains it.
+    """
+    script = PARTS.format(imports=imports, net=net, freezing=freezing)
+    text = convert_source(Source(Path("train.py"), script.encode())).text
+    assert f"{freezing}\nnet = DDP(net, " in text
+    assert "net.module.head.parameters()" in text
+
+
 def test_a_forward_that_gives_a_loss_on_one_way_and_more_on_another() -> None:
     body = """
     class Net(nn.Module):
