@@ -27,6 +27,8 @@ class Pass:
     loader: Loader
     name: str = ""
     problem: str = ""
+    #: no loop comes here again, nor another call
+    once: bool = False
 
     def remade_in(self, facts: Facts) -> cst.CSTNode | None:
         """The outermost loop that makes the loader anew for each pass over it: its sampler cannot count them."""
@@ -49,7 +51,10 @@ def one_by_one(facts: Facts, shuffles: Callable[[Loader], bool]) -> Iterator[Pas
         if loader in looped or known is None or known.shuffles is False or known.problem or not _trains(facts, loader):
             continue
         found = [*_handed(facts, loader)] or [*_asked(facts, loader, shuffles)]
+        first = [one for one in found if one.once]
         for one in found:
+            if len(first) == 1 and one is first[0]:
+                continue  # the sampler begins with epoch 0
             if id(one.node) not in placed:
                 placed.add(id(one.node))  # a function that is called twice has one text
                 yield one
@@ -85,7 +90,7 @@ def _asked(facts: Facts, loader: Loader, shuffles: Callable[[Loader], bool]) -> 
         if e.name == "builtins.iter" and loader in e.value and facts.editable(e.frame.source):
             name = _picked(facts, e, shuffles) or _named(facts, loader, e)
             why = "" if name else "another pass over the loader begins here, in the order of the last one"
-            yield Pass(e.frame.source, e.node, loader, name, why)
+            yield Pass(e.frame.source, e.node, loader, name, why, once=not why and [*e.all_loops()] == [()])
 
 
 def _picked(facts: Facts, e: Event, shuffles: Callable[[Loader], bool]) -> str:
@@ -171,7 +176,7 @@ def counted(rule: Rule, facts: Facts, found: Pass, loop: cst.CSTNode, place: cst
         found.source,
         place,
         f"`{found.name}` is shuffled anew in every pass",
-        InsertBefore(found.source, loop, (f"{count} = 1",)),
+        InsertBefore(found.source, loop, (f"{count} = 0",)),
         InsertBefore(found.source, place, (f"{count} += 1", line)),
         reason="the order of a DistributedSampler depends on its epoch, and nothing counts the passes here",
     )

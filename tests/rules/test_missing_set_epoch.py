@@ -183,10 +183,36 @@ for step in range(9):
 def test_a_loader_that_is_made_anew_for_each_pass_has_its_passes_counted() -> None:
     result = edited(REMADE, CODE)
     assert not result.left
-    assert result.has(
-        "loader.sampler.set_epoch(loader.sampler.epoch + 1)\nloader = iter(loader)\npasses = 1\nwhile True:"
-    )
+    assert result.has("loader = iter(loader)\npasses = 0\nwhile True:")
     assert result.has("passes += 1\nloader.sampler.set_epoch(passes)\nloader = iter(loader)")
+
+
+ITERATOR = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = iter(loader)
+for step in range(9):
+    {take}
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_the_first_pass_is_epoch_0_and_only_those_behind_it_are_numbered() -> None:
+    again = "        batches = iter(loader)\n        (x,) = next(batches)"
+    take = f"try:\n        (x,) = next(batches)\n    except StopIteration:\n{again}"
+    text = edited(ITERATOR.format(take=take), CODE).text
+    assert text.count("set_epoch") == 1
+    assert "        loader.sampler.set_epoch(loader.sampler.epoch + 1)\n        batches = iter(loader)" in text
+
+
+def test_a_pass_that_is_alone_needs_no_number() -> None:
+    assert "set_epoch" not in edited(ITERATOR.format(take="(x,) = next(batches)"), CODE).text
 
 
 PEEKED = """
