@@ -122,7 +122,7 @@ def _apart(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
             there = around[around.index(above) - 1] if around.index(above) else other
             if there is not inner:
                 return True
-        elif isinstance(above, cst.If) and _leaves(above.body) and inner is above.body:
+        elif isinstance(above, cst.If) and ends_in_a_way_out(above.body) and inner is above.body:
             return True
         if isinstance(above, (cst.For, cst.While, cst.FunctionDef)):
             return False
@@ -130,7 +130,7 @@ def _apart(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
     return False
 
 
-def _leaves(block: cst.BaseSuite) -> bool:
+def ends_in_a_way_out(block: cst.BaseSuite) -> bool:
     """The last statement of a block is `return`, `continue`, `break` or `raise`."""
     last = block.body[-1] if block.body else None
     last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last

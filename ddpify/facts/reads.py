@@ -13,9 +13,9 @@ from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import Outside, outside_calls
-from ddpify.facts.placing import exclusive
+from ddpify.facts.placing import ends_in_a_way_out, exclusive
 from ddpify.facts.values import Class, Instance, Module
-from ddpify.facts.writes import Write, find_writes, write_of
+from ddpify.facts.writes import Write, find_writes, is_path, write_of
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ _ASKS = re.compile(
     r"os\.path\.(exists|isfile|isdir|lexists|getsize|getmtime|islink)|os\.(listdir|access|stat|scandir)|glob\.i?glob"
 )
 _ASKING_METHODS = frozenset({"exists", "is_file", "is_dir", "glob", "iterdir", "rglob"})
+#: Of these, the ones that raise where the file is not there, and those that say whether it is.
+_MEASURES = re.compile(r"os\.path\.get(size|[mac]time)|os\.stat")
+_PRESENT = re.compile(r"os\.path\.(exists|isfile|lexists|islink)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,34 @@ def find_reads(facts: Facts) -> list[Read]:
         elif _LIKE_READING.fullmatch(call.name.rpartition(".")[2]):
             found.extend(_of_library(call))
     return found
+
+
+def find_questions(facts: Facts) -> list[Read]:
+    """Every call after whose answer no rank goes on as another: it asks whether a file is there, or how large it is."""
+    calls = facts.cached("outside", outside_calls)
+    return [Read(call, path, False) for call in calls if (path := _asked_for(call)) is not None]
+
+
+def _asked_for(call: Outside) -> cst.BaseExpression | None:
+    """The path of `assert os.path.exists(path)`, `if not path.exists(): raise ...`, `os.path.getsize(path)`."""
+    path: cst.BaseExpression | None = None
+    if _MEASURES.fullmatch(call.name) or _PRESENT.fullmatch(call.name):
+        path = call.argument(0, "path", "filename")
+    elif call.method in ("exists", "is_file", "stat") and isinstance(call.node.func, cst.Attribute):
+        path = call.node.func.value if is_path(call) else None
+    if path is None or _MEASURES.fullmatch(call.name) or call.method == "stat":
+        return path
+    inner: cst.CSTNode = call.node
+    for above in call.source.ancestors(call.node):
+        if isinstance(above, cst.Assert):
+            return path
+        if isinstance(above, cst.If) and inner is above.test:
+            sides = [above.body, *([above.orelse.body] if isinstance(above.orelse, cst.Else) else [])]
+            return path if any(ends_in_a_way_out(side) for side in sides) else None
+        if isinstance(above, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            return None
+        inner = above
+    return None
 
 
 def _of_library(call: Outside) -> list[Read]:

@@ -17,7 +17,7 @@ from ddpify.facts.moments import Moment, moments
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import blocks
 from ddpify.facts.ranks import guarded, never_with_others
-from ddpify.facts.reads import Paths, Read, asks_files, find_reads, written_before
+from ddpify.facts.reads import Paths, Read, asks_files, find_questions, find_reads, written_before
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -36,7 +36,7 @@ class ReadBeforeWriteFinished(Rule):
 
     ## What it does
     Finds reads on all ranks (`torch.load`, `open`, `np.load` and their kin) of a file that rank 0 alone wrote
-    before, with no collective between the two.
+    before, with no collective between the two; also `assert os.path.exists(path)`, which fails on another rank.
 
     ## Why is this bad?
     The other ranks do not wait for rank 0: they find no file, half a file, or the one of the last epoch.
@@ -111,10 +111,11 @@ class ReadBeforeWriteFinished(Rule):
     def check(self, facts: Facts) -> Iterator[Finding]:
         paths = Paths(facts)
         when = moments(facts.flow)
-        reads = [(m, r, e) for r in find_reads(facts) for e in r.call.events for m in when.of(e)]
+        found = [*find_reads(facts), *find_questions(facts)]
+        reads = [(m, r, e) for r in found for e in r.call.events for m in when.of(e)]
         seen: set[int] = set()
         met = self.set_up(facts)
-        for moment, read, event in sorted(reads, key=lambda found: found[0]):
+        for moment, read, event in sorted(reads, key=lambda known: known[0]):
             if by_one(facts, event) or in_workers(facts, event) or event.seq >= facts.flow.main_end:
                 continue
             writes = written_before(facts, read, event, moment, paths, certain=not facts.converting)
@@ -123,9 +124,11 @@ class ReadBeforeWriteFinished(Rule):
                 continue
             writes = [w for w in writes if not in_cache(w[1], facts)]
             if any(not any(w < m < moment for m in met) for _, _, w in writes):
-                met.append((*moment[:-1], moment[-1] - 1))
                 last = writes[-1][0].call
-                yield from self.convert(facts, read, event, last.source.line(last.node), seen)
+                barrier = self.convert(facts, read, event, last.source.line(last.node), seen)
+                if barrier is not None:  # a read of rank 0 alone needs no meeting, and is none
+                    met.append((*moment[:-1], moment[-1] - 1))
+                    yield from barrier
 
     def set_up(self, facts: Facts) -> list[Moment]:
         """The set-up is a meeting, too: no rank leaves it before all have come."""
@@ -171,30 +174,30 @@ class ReadBeforeWriteFinished(Rule):
                     unsafe=True,
                 )
 
-    def convert(self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]) -> Iterator[Finding]:
+    def convert(
+        self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]
+    ) -> tuple[Finding, ...] | None:
+        """The barrier before a read (none where it is there already), or None where rank 0 alone comes there."""
         stmt = self.place(facts, read, event)
         source = facts.source_of(stmt) if stmt is not None else read.call.source
         message = f"`{self.path(read)}` is read by all ranks; rank 0 may still be writing it (line {line})"
         if stmt is None or isinstance(stmt, cst.While) or not joined_group(facts, event):
-            if id(read.call.node) not in seen:
-                seen.add(id(read.call.node))
-                yield self.finding(
-                    read.call.source,
-                    read.call.node,
-                    message,
-                    left="let all ranks meet before it: torch.distributed.barrier()",
-                )
-        elif id(stmt) not in seen and not any(id(a) in guards(facts).done for a in (stmt, *source.ancestors(stmt))):
-            seen.add(id(stmt))
-            line_text = f"{facts.names_of(source)['dist']}.barrier()"
-            yield self.finding(
-                source,
-                stmt,
-                message,
-                InsertBefore(source, stmt, (line_text,)),
-                AddImport(source, "dist"),
-                reason="all ranks wait until rank 0 has written the file",
-            )
+            if id(read.call.node) in seen:
+                return ()
+            seen.add(id(read.call.node))
+            left = "let all ranks meet before it: torch.distributed.barrier()"
+            return (self.finding(read.call.source, read.call.node, message, left=left),)
+        if any(id(a) in guards(facts).done for a in (stmt, *source.ancestors(stmt))):
+            return None
+        if id(stmt) in seen:
+            return ()
+        seen.add(id(stmt))
+        edits = (
+            InsertBefore(source, stmt, (f"{facts.names_of(source)['dist']}.barrier()",)),
+            AddImport(source, "dist"),
+        )
+        reason = "all ranks wait until rank 0 has written the file"
+        return (self.finding(source, stmt, message, *edits, reason=reason),)
 
     def place(self, facts: Facts, read: Read, event: Event) -> cst.CSTNode | None:
         """The statement before which the ranks have to meet."""

@@ -85,6 +85,40 @@ def test_the_listing_that_names_the_file_comes_after_the_barrier(listed: str) ->
     assert result.text.index("barrier()") < result.text.index("found = ")
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "assert os.path.exists('best.pt'), 'nothing was saved'",
+        "if not os.path.isfile('best.pt'):\n    raise SystemExit('nothing was saved')",
+        "if not Path('best.pt').exists():\n    sys.exit(1)\n    raise RuntimeError",
+        "size = os.path.getsize('best.pt')",
+    ],
+)
+def test_who_asks_whether_the_file_is_there_waits_for_it(asked: str) -> None:
+    text = script(imports="import sys\nfrom pathlib import Path", inside=SAVE, after=asked)
+    assert edited(text, *CODES).has("dist.barrier()\n" + asked)
+
+
+def test_a_question_that_ends_nothing_needs_no_barrier() -> None:
+    after = "if os.path.exists('best.pt'):\n    print('saved')\nprint(os.path.getsize('best.pt'))"
+    assert "barrier" not in edited(script(inside=SAVE, after=after), *CODES).text
+
+
+def test_what_rank_0_reads_alone_is_no_meeting_for_the_reads_behind_it() -> None:
+    functions = """
+        def save(state, best):
+            torch.save(state, os.path.join("runs", "last.pt"))
+            if best:
+                shutil.copyfile(os.path.join("runs", "last.pt"), "best.pt")
+            for old in sorted(glob.glob(os.path.join("runs", "*.pt")))[:-2]:
+                os.remove(old)
+        """
+    read = "state = torch.load('best.pt')"
+    save = "save(model.state_dict(), epoch == 1)"
+    text = script(imports="import glob, shutil", functions=functions, inside=save, after=read)
+    assert edited(text, *CODES).has("dist.barrier()\n" + read)
+
+
 def test_one_barrier_does_for_several_reads() -> None:
     result = edited(script(inside=SAVE, after="a = torch.load('best.pt')\nb = torch.load('best.pt')"), *CODES)
     assert result.text.count("dist.barrier()") == 1
