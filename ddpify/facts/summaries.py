@@ -8,6 +8,7 @@ from ddpify.facts.contents import bare_in, constants, data_of, join, origins, pa
 from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.factories import Factories
 from ddpify.facts.frames import Frame
+from ddpify.facts.outside import made_by
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
@@ -79,9 +80,11 @@ class Library(Factories):
     def method(
         self, method: Method, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
     ) -> Value:
-        """`it.next()` of scripts that Python 2 ran, and `it.__next__()`, are `next(it)`."""
+        """`it.next()` of scripts that Python 2 ran is `next(it)`, and `progress.track(xs)` is `track(xs)`."""
         if isinstance(method.obj, Iteration) and method.name in ("next", "__next__"):
             return self.outside(Ext("builtins.next"), node, [(None, (method.obj,))], {}, [], frame)
+        if method.name == "track" and made_by(method.obj) == "rich.progress.Progress":
+            return self.outside(Ext("rich.progress.track"), node, given, named, [], frame)
         return super().method(method, node, given, named, frame)
 
     def outside(
@@ -258,6 +261,7 @@ class Library(Factories):
                     self.grad = self.truth(first)
                 return Mode(site, grad=self.truth(first))
             case "progress":
+                first = first or named.get("sequence", named.get("iterable", (None, ())))[1]
                 return Iteration(site, how="progress", of=(first,) if first else ())
             case "progress-range":
                 return Iteration(site, how="range")

@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.values import Iteration, Thing
+from ddpify.facts.values import Ext, Iteration, Method, Thing
+from ddpify.source import walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -31,16 +34,20 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torchsummary\.summary|torchsummaryX\.summary|torchinfo\.summary|torchscan\.summary", "summary"),
     (r"wandb\.init", "run"),
     (r"comet_ml\.(\w+\.)*(Experiment|ExistingExperiment|start)", "run-disabled"),
-    (
-        r"wandb\.(login|agent|sweep)|mlflow\.\w+(\.\w+)*|neptune\.\w+|clearml\.Task\.\w+|aim\.Run|swanlab\.init",
-        "tracker",
-    ),
-    (r"builtins\.input|getpass\.getpass", "input"),
+    (r"mlflow\.start_run|neptune\.init(_run)?|clearml\.Task\.init|aim\.Run|swanlab\.init", "run-object"),
+    (r"wandb\.(login|agent|sweep)|mlflow\.\w+(\.\w+)*|neptune\.\w+|clearml\.Task\.\w+", "tracker"),
+    (r"rich\.console\.Console", "console"),
+    (r"rich\.progress\.Progress", "bar"),
+    (r"rich\.live\.Live|rich\.status\.Status", "live"),
+    (r"builtins\.input|getpass\.getpass|rich\.prompt\.\w+\.ask", "input"),
     (r"os\.system|subprocess\.(run|call|check_call|Popen)", "shell"),
     (r"builtins\.exec|runpy\.run_(path|module)", "code"),
 )
 _COMPILED = tuple((re.compile(p), kind) for p, kind in _ROWS)
 _LEVEL = re.compile(_LEVELS)
+_PROCESS = frozenset({"os.getpid", "socket.gethostname", "platform.node", "multiprocessing.current_process"})
+#: what a console of rich does
+_ON_CONSOLES = frozenset({"print", "log", "rule", "print_json", "input", "status", "print_exception"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +71,8 @@ def kind_of(call: Outside) -> str:
         if pattern.fullmatch(call.name):
             if kind == "log-config" and call.argument(None, "filename") is None:
                 return ""  # it only sets formats and levels
+            if kind == "console" and call.argument(None, "file") is not None:
+                return ""  # the place that opens the file is looked at
             return kind
     role = role_of(call.name)
     if role in ("progress", "progress-range") and not call.name.startswith("fastprogress"):
@@ -71,12 +80,18 @@ def kind_of(call: Outside) -> str:
     return "writer" if role == "writer" and call.name.endswith(("Writer", ".Logger", ".Visdom")) else ""
 
 
+def _is_console(made: str) -> bool:
+    """A console of rich, or what has one: `progress.print(...)`."""
+    return made.startswith(("rich.console", "rich.get_console", "rich.progress.Progress", "rich.live.Live"))
+
+
 def _kind_of_method(call: Outside) -> str:
-    made = [made_by(o) for o in call.obj]
+    # progress.console.print(...)
+    made = [made_by(o.obj if isinstance(o, Method) and o.name == "console" else o) for o in call.obj]
     if _LEVEL.fullmatch(call.method) and any(LOGGER.fullmatch(m) for m in made):
         return "log"
-    if call.method in ("print", "log", "rule", "print_json") and any(m.startswith("rich.console") for m in made):
-        return "print"
+    if call.method in _ON_CONSOLES and any(map(_is_console, made)):
+        return "input" if call.method == "input" else "live" if call.method == "status" else "print"
     if call.method == "write" and any(isinstance(o, Iteration) and o.how in ("progress", "range") for o in call.obj):
         return "print"  # bar.write(...) prints, with the bar disabled too
     if call.method in ("add_file", "add_dir") and "wandb.Artifact" in made:
@@ -84,3 +99,41 @@ def _kind_of_method(call: Outside) -> str:
     if call.method == "show" and not call.node.args and not any(isinstance(o, Thing) and o.name for o in call.obj):
         return "print"
     return ""
+
+
+def is_quiet(facts: Facts, t: Talk) -> bool:
+    """`console.print(...)` of a console of rich that says nothing on the other ranks, or will not."""
+    found = [o.site.node for o in t.call.obj if isinstance(o, Thing) and made_by(o) == "rich.console.Console"]
+    made = found[0] if t.kind in ("print", "live") and len(found) == len(t.call.obj) == 1 else None
+    if not isinstance(made, cst.Call):
+        return False
+    given = {a.keyword.value for a in made.args if a.keyword is not None}
+    return "file" not in given and (facts.editable(facts.source_of(made)) if facts.converting else "quiet" in given)
+
+
+def is_off(t: Talk) -> bool:
+    """`tqdm(steps, disable=True)`"""
+    given = t.call.argument(None, "disable")
+    return isinstance(given, cst.Name) and given.value == "True"
+
+
+def is_below_level(facts: Facts, t: Talk) -> bool:
+    """`logging.debug(...)` where nothing asks for that level: it is not shown."""
+    name = t.call.method or t.call.name.rpartition(".")[2]
+    hidden = t.kind == "log" and name == "debug" and not t.call.name.startswith("loguru.")
+    return hidden and not any(re.search(r"\bDEBUG\b", s.text) for s in facts.project.files())
+
+
+def may_be_a_file(facts: Facts, t: Talk) -> bool:
+    """`self.file.write(line)` of a sink that is given sys.stdout, or a file: who gives it knows on which rank."""
+    func = t.call.node.func
+    if not t.call.name.startswith("sys.") or not isinstance(func, cst.Attribute):
+        return False
+    held = facts.flow.values.get(func.value, ())
+    return any(not (isinstance(o, Ext) and o.name.startswith("sys.")) for o in held)
+
+
+def names_process(facts: Facts, node: cst.BaseExpression) -> bool:
+    """`print(f"[{os.getpid()}] ...")`, which every process is meant to say."""
+    known = (o for n in walk(node) for o in facts.flow.values.get(n, ()))
+    return any(isinstance(o, Ext) and o.name in _PROCESS for o in known)

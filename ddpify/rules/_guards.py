@@ -36,6 +36,8 @@ class Guards:
         self.facts = facts
         self.work: Work = work(facts.flow)
         self.done: set[int] = set()
+        #: calls of what rank 0 alone has, a run of a tracker or a display: no other rank needs them
+        self.of_one: set[int] = set()
 
     def is_main(self, source: Source) -> str:
         return f"{self.facts.names_of(source)['is_main_process']}()"
@@ -88,6 +90,8 @@ class Guards:
         value = stmt.value if isinstance(stmt, (cst.Assign, cst.AnnAssign)) and stmt.value is not None else stmt
         moved = {id(m.call) for m in moves(self.facts) if m.states} if self.facts.converting else set()
         for node in self.work.inside(value):
+            if id(node) in self.of_one:
+                continue
             if id(node) in moved:
                 continue  # torch.save(model.cpu().state_dict(), path): the model stays where it is
             place = self.movable(source, stmt, node)

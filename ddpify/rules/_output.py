@@ -19,6 +19,10 @@ from ddpify.rules._handles import handles
 from ddpify.rules._writers import writer_edits
 
 _ONCE = "printed once"
+#: what no guard around a call of the function that does it would mend
+_IN_PLACE = frozenset(
+    ["bar", "writer", "run-object", "live", "console", "run", "run-disabled", "shell", "code", "input"]
+)
 
 
 @dataclass(frozen=True)
@@ -36,17 +40,19 @@ def silence(facts: Facts, t: Talk) -> list[Silenced] | str:
     call = t.call
     stmt = holding(call.source, call.node)
     if not facts.editable(call.source):
-        placed = (
-            guards(facts).at_the_call(call)
-            if t.kind not in ("bar", "writer", "run", "run-disabled", "shell", "code", "input")
-            else None
-        )
+        placed = guards(facts).at_the_call(call) if t.kind not in _IN_PLACE else None
         return "it stands in another file" if placed is None else _guarded(placed, _ONCE)
     match t.kind:
         case "bar":
             return _bar(facts, call)
         case "writer":
             return _placed(writer_edits(facts, call), "one process has the writer; the others have none")
+        case "run-object":
+            return _placed(writer_edits(facts, call), "one process starts the run; the others have none")
+        case "live":
+            return _placed(writer_edits(facts, call), "one process has the display; the others have none")
+        case "console":
+            return _argument(facts, call, "quiet", "not {}", " or not {}", "the consoles of the others are quiet")
         case "run":
             return _argument(
                 facts,

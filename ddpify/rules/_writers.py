@@ -1,4 +1,4 @@
-"""A SummaryWriter in, edits for it and all its uses out: rank 0 has the writer, the other ranks have None."""
+"""A SummaryWriter, a run or a display in, edits for it and all its uses out: the other ranks have None."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import Surround
+from ddpify.edits import AddHelper, AddImport, Edit, Surround
 from ddpify.facts import Facts
 from ddpify.facts.drawing import is_seeded
 from ddpify.facts.externals import role_of
 from ddpify.facts.outside import Outside, holding
 from ddpify.facts.values import Class, Ext, Func, Thing
 from ddpify.facts.work import work
-from ddpify.rules._guards import Placed, guards
+from ddpify.rules._guards import Placed, guards, joined_group
 from ddpify.source import Source, walk
 
 _HARMLESS = frozenset({"builtins.isinstance", "builtins.bool", "builtins.hasattr", "builtins.id"})
@@ -27,32 +27,45 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
     above = source.parents.get(node)
     if not facts.editable(source):
         return "it is made in a package's `__init__.py`, which gets no copy"
-    if stmt is None or isinstance(above, cst.WithItem):
-        return "the block that it opens does other work"
-    if isinstance(above, cst.Attribute):
+    if stmt is None:
+        return "it stands in a lambda"
+    if isinstance(above, (cst.Attribute, cst.Expr)):
         return guards(facts).obstacle(source, stmt, node) or [guards(facts).guard(source, stmt, node)]
     used: dict[int, tuple[Source, cst.CSTNode]] = {}
-    for home, mention in _mentions(facts, made):
+    asked: list[Placed] = []
+    mentions = list(_mentions(facts, made))
+    guards(facts).of_one |= {id(c) for home, mention in mentions for c in _calls_of(home, mention)}
+    for home, mention in mentions:
         if mention is node:
             continue
         owner = holding(home, mention)
         what = _use(facts, home, mention)
         if what == "fine":
             continue
+        told = _told(facts, home, owner, mention)
+        if told is not None:
+            asked.append(told)
+            continue
         line = f"line {home.line(mention)}" if home is source else f"{home.path.name}:{home.line(mention)}"
-        if what == "other" or owner is None or guards(facts).obstacle(home, owner):
+        if what == "other" or owner is None or (what != "store" and guards(facts).obstacle(home, owner)):
             return f"its use at {line} cannot be put under a guard"
         used[id(owner)] = (home, owner)
-    shared = guards(facts).hoists(source, stmt, node)
+    alone = isinstance(above, cst.WithItem)
+    shared = guards(facts).hoists(source, stmt, node) if not alone else None if guards(facts).work.inside(node) else []
     if shared is None:
         return "a part of it has to run on every rank and cannot be taken out"
     taken = [e for n in shared if not _draws_freely(facts, n) for e in guards(facts).take_out(source, stmt, n)]
-    plain = isinstance(above, (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return))
-    edit = Surround(
-        source, node, "" if plain else "(", f" if {guards(facts).is_main(source)} else None" + ("" if plain else ")")
-    )
+    edits: list[Edit] = [guards(facts).helper(source)]
+    otherwise = "None"
+    if alone:
+        otherwise = f"{facts.names_of(source)['nullcontext']}()"
+        edits.append(AddImport(source, "nullcontext"))
+    plain = isinstance(above, (cst.Assign, cst.AnnAssign, cst.Arg, cst.Return, cst.WithItem))
+    text = f" if {guards(facts).is_main(source)} else {otherwise}"
+    edit = Surround(source, node, "" if plain else "(", text + ("" if plain else ")"))
     return [
-        Placed(stmt, (*taken, edit, guards(facts).helper(source))),
+        Placed(stmt, (*taken, edit, *edits)),
+        *asked,
         *(guards(facts).guard(*place) for place in used.values()),
     ]
 
@@ -72,10 +85,44 @@ def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNod
                 yield source, node
 
 
+def _told(facts: Facts, source: Source, owner: cst.CSTNode | None, node: cst.CSTNode) -> Placed | None:
+    """`run_id = run.info.run_id`, which every rank goes on with: rank 0 has the run, and tells the others."""
+    if not isinstance(owner, cst.Assign) or owner.value is node or guards(facts).is_unused(source, owner):
+        return None
+    for above in source.ancestors(node):
+        if not (isinstance(above, cst.Attribute) and above.value is node):
+            break
+        node = above
+    binds = [e for e in facts.flow.log.of("bind", "set") if e.stmt is owner]
+    if owner.value is not node or not binds or not all(joined_group(facts, e) for e in binds):
+        return None
+    text = f" if {guards(facts).is_main(source)} else None)"
+    edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", text)
+    return Placed(owner, (edit, AddHelper(source, "broadcast_value"), guards(facts).helper(source)))
+
+
+def _calls_of(source: Source, node: cst.CSTNode) -> Iterator[cst.Call]:
+    """`run["loss"].append(x)`: the calls that begin with the writer."""
+    for above in source.ancestors(node):
+        if isinstance(above, cst.Call) and above.func is node:
+            yield above
+        elif not (isinstance(above, (cst.Attribute, cst.Subscript)) and above.value is node):
+            return
+        node = above
+
+
 def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
-    """What is done with the writer: "fine" where None does, "call" where the statement needs a guard, or "other"."""
+    """What is done with the writer: "fine" where None does, "call" where the statement needs a guard, or "other".
+
+    "store" is `run["lr"] = 0.1`, which nothing else reads.
+    """
     above = source.parents.get(node)
     match above:
+        case cst.Subscript(value=value) if value is node:
+            target = source.parents.get(above)
+            stmt = source.parents.get(target) if target is not None else None
+            stored = isinstance(target, cst.AssignTarget) and isinstance(stmt, cst.Assign) and len(stmt.targets) == 1
+            return "store" if stored else "call"
         case (
             cst.Assign()
             | cst.AnnAssign()
@@ -94,6 +141,7 @@ def _use(facts: Facts, source: Source, node: cst.CSTNode) -> str:
             | cst.IfExp()
             | cst.NamedExpr()
             | cst.NameItem()
+            | cst.AsName()
             | cst.Del()
         ):
             return "fine"

@@ -174,9 +174,7 @@ class ReadBeforeWriteFinished(Rule):
                     unsafe=True,
                 )
 
-    def convert(
-        self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]
-    ) -> tuple[Finding, ...] | None:
+    def convert(self, facts: Facts, read: Read, event: Event, line: int, seen: set[int]) -> tuple[Finding, ...] | None:
         """The barrier before a read (none where it is there already), or None where rank 0 alone comes there."""
         stmt = self.place(facts, read, event)
         source = facts.source_of(stmt) if stmt is not None else read.call.source

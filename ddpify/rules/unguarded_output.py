@@ -15,14 +15,14 @@ from ddpify.facts.locality import locality
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import following
 from ddpify.facts.ranks import depends_on_rank, guarded, ranks
-from ddpify.facts.talk import Talk, find_talk
+from ddpify.facts.talk import Talk, find_talk, is_below_level, is_off, is_quiet, may_be_a_file, names_process
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
-from ddpify.source import Source, walk
+from ddpify.source import Source
 
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
 
@@ -48,7 +48,6 @@ def _fails(source: Source, stmt: cst.CSTNode) -> bool:
     return source.code(stmt.value.func) in _EXITS and code not in ("0", "None")
 
 
-_PROCESS = frozenset({"os.getpid", "socket.gethostname", "platform.node", "multiprocessing.current_process"})
 _HELPER = re.compile(r"(?!torch\.|deepspeed\.).*\b(init_distributed\w*|init_dist\w*|setup_for_distributed)")
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 #: what sets up loggers, besides the functions of logging
@@ -77,8 +76,9 @@ class UnguardedOutput(Rule):
     ## Edit
     `if is_main_process():` around the smallest statement. What a message computes and every rank has to compute
     (a forward, a pass over a loader, a step) is taken out before the guard. A bar gets `disable=not
-    is_main_process()`, a `SummaryWriter` is None on the other ranks and guarded wherever it is used,
-    `wandb.init` gets `mode="disabled"` there. What a function gives back to fire, which prints it, is None there.
+    is_main_process()`, a `SummaryWriter` is None on the other ranks and guarded wherever it is used, as is what
+    `mlflow.start_run()` gives, also as `with ... as run:`; `wandb.init` gets `mode="disabled"` there, a `Console` of
+    rich `quiet=True`. What a function gives back to fire, which prints it, is None there.
 
     ## When not
     Where a part of the statement has to run on every rank and cannot be taken out, the statement is left and listed.
@@ -143,12 +143,38 @@ class UnguardedOutput(Rule):
                 'if is_main_process():\n    panel.line([0.0], [0.0], win="loss")',
             ),
         ),
+        Converts(
+            """
+            import mlflow
+            import torch
+            from rich.console import Console
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            console = Console()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            with mlflow.start_run() as run:
+                for (x,) in loader:
+                    net(x).mean().backward()
+                    optimizer.step()
+                console.print(run.info.run_id)
+            """,
+            gives=(
+                "console = Console(quiet=not is_main_process())",
+                "with mlflow.start_run() if is_main_process() else nullcontext() as run:",
+                "    if is_main_process():\n        console.print(run.info.run_id)",
+            ),
+        ),
     )
     #: what lint says of each kind
     says: ClassVar[dict[str, str]] = {
         "bar": "shows a progress bar",
         "writer": "has a writer of its own",
         "run": "starts a run",
+        "run-object": "starts a run",
+        "live": "shows a display",
+        "console": "has a console of its own",
         "run-disabled": "starts a run",
         "log": "logs",
         "log-config": "writes the log file",
@@ -168,8 +194,8 @@ class UnguardedOutput(Rule):
         by_rank = self.logging_by_rank(facts, talk)
         for t in talk:
             source = t.call.source
-            quiet = t.kind in _NOT_RANKS or _is_off(t) or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
-            quiet = quiet or _is_below_level(facts, t) or _may_be_a_file(facts, t)
+            quiet = t.kind in _NOT_RANKS or is_off(t) or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
+            quiet = quiet or is_below_level(facts, t) or may_be_a_file(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
             stmt = holding(source, t.call.node)
@@ -257,6 +283,8 @@ class UnguardedOutput(Rule):
     def is_safe(self, facts: Facts, t: Talk) -> bool:
         call = t.call
         target = call.argument(None, "file")
+        if (t.kind == "console" and not facts.converting) or is_quiet(facts, t):
+            return True
         if (
             t.kind == "print"
             and target is not None
@@ -271,17 +299,11 @@ class UnguardedOutput(Rule):
             return frame is not None and ranks(facts.flow).limited(call.node, frame)
         for e in call.events:
             named = any(
-                depends_on_rank(a.value, e.frame, facts.flow) or self.names_process(facts, a.value)
-                for a in call.node.args
+                depends_on_rank(a.value, e.frame, facts.flow) or names_process(facts, a.value) for a in call.node.args
             )
             if not (by_one(facts, e) or (named and t.kind not in _NOT_RANKS)):
                 return False
         return True
-
-    def names_process(self, facts: Facts, node: cst.BaseExpression) -> bool:
-        """`print(f"[{os.getpid()}] ...")`, which every process is meant to say."""
-        known = (o for n in walk(node) for o in facts.flow.values.get(n, ()))
-        return any(isinstance(o, Ext) and o.name in _PROCESS for o in known)
 
     def goes_to_file(self, facts: Facts, t: Talk, target: cst.BaseExpression) -> bool:
         """`print(..., file=log)`: the place that opens the file is looked at; it may be os.devnull elsewhere."""
@@ -315,28 +337,6 @@ class UnguardedOutput(Rule):
 
 def _is_level(arg: cst.Arg) -> bool:
     return arg.keyword is not None and arg.keyword.value == "level"
-
-
-def _is_off(t: Talk) -> bool:
-    """`tqdm(steps, disable=True)`"""
-    given = t.call.argument(None, "disable")
-    return isinstance(given, cst.Name) and given.value == "True"
-
-
-def _is_below_level(facts: Facts, t: Talk) -> bool:
-    """`logging.debug(...)` where nothing asks for that level: it is not shown."""
-    name = t.call.method or t.call.name.rpartition(".")[2]
-    hidden = t.kind == "log" and name == "debug" and not t.call.name.startswith("loguru.")
-    return hidden and not any(re.search(r"\bDEBUG\b", s.text) for s in facts.project.files())
-
-
-def _may_be_a_file(facts: Facts, t: Talk) -> bool:
-    """`self.file.write(line)` of a sink that is given sys.stdout, or a file: who gives it knows on which rank."""
-    func = t.call.node.func
-    if not t.call.name.startswith("sys.") or not isinstance(func, cst.Attribute):
-        return False
-    held = facts.flow.values.get(func.value, ())
-    return any(not (isinstance(o, Ext) and o.name.startswith("sys.")) for o in held)
 
 
 def _in_handler_that_raises(source: Source, stmt: cst.CSTNode) -> bool:

@@ -261,8 +261,97 @@ def test_what_a_writer_is_given_is_computed_by_every_rank() -> None:
 
 
 @pytest.mark.parametrize(
+    ("imports", "call", "uses"),
+    [
+        (WRITER, "Board('runs')", ["kept.add_scalar('x', epoch)"]),
+        ("import mlflow", "mlflow.start_run(run_name='a')", ["print(kept.info.run_id)", "mlflow.log_metric('x', 1)"]),
+        ("import neptune", "neptune.init_run()", ["kept['lr'] = 0.1", "kept['loss'].append(loss.item())"]),
+        ("from aim import Run", "Run()", ["kept.track(loss.item(), name='loss')"]),
+        ("from rich.live import Live", "Live('text')", ["kept.update('more')"]),
+    ],
+)
+def test_what_one_rank_has_is_used_by_it_alone(imports: str, call: str, uses: list[str]) -> None:
+    block = "\n".join("    " + use for use in uses)
+    guarded = "if is_main_process():\n" + block
+    result = edited(script(imports=imports, before=f"kept = {call}", inside="\n".join(uses)), CODE)
+    assert not result.left
+    assert f"kept = {call} if is_main_process() else None" in result.text
+    assert result.has(guarded)
+    opened = edited(
+        script(imports=imports, after=f"with {call} as kept:\n    score = evaluate(model, loader)\n{block}"), CODE
+    )
+    assert not opened.left
+    assert opened.has(
+        f"with {call} if is_main_process() else nullcontext() as kept:\n    score = evaluate(model, loader)"
+    )
+    assert "nullcontext" in opened.needs
+
+
+def test_a_run_of_which_every_rank_needs_something_is_left() -> None:
+    text = script(imports="import mlflow", after="with mlflow.start_run() as run:\n    kept = [run]")
+    assert len(edited(text, CODE).left) == 1
+    text = script(imports="import mlflow", after="with mlflow.start_run(run_name=str(next(iter(loader)))):\n    pass")
+    assert len(edited(text, CODE).left) == 1
+
+
+def test_every_rank_is_told_the_name_of_the_run() -> None:
+    after = (
+        "with mlflow.start_run() as run:\n    name = run.info.run_id\n    os.makedirs(f'runs/{name}', exist_ok=True)"
+    )
+    result = edited(script(imports="import mlflow", after=after), "DDP101", CODE)
+    assert "    name = broadcast_value(run.info.run_id if is_main_process() else None)\n" in result.text
+    assert not result.left
+    early = script(imports="import mlflow\nrun = mlflow.start_run()\nname = run.info.run_id\nos.listdir(name)")
+    assert len(edited(early, "DDP101", CODE).left) == 1  # before the set-up nobody can be told
+
+
+@pytest.mark.parametrize(
+    ("made", "gives"),
+    [
+        ("Console()", "Console(quiet=not is_main_process())"),
+        ("Console(stderr=True, quiet=False)", "Console(stderr=True, quiet=not is_main_process())"),
+        ("Console(quiet=bool(os.environ))", "Console(quiet=bool(os.environ) or not is_main_process())"),
+    ],
+)
+def test_a_console_of_another_rank_is_quiet(made: str, gives: str) -> None:
+    uses = "console.rule('x')\nconsole.print(evaluate(model, loader))\nwith console.status('working'):\n    pass"
+    result = edited(script(imports="from rich.console import Console", before=f"console = {made}", inside=uses), CODE)
+    assert f"console = {gives}\n" in result.text
+    assert result.has(uses)
+    assert not result.left
+
+
+def test_a_display_of_rich_and_its_console() -> None:
+    inside = """
+        with Progress("{task.description}", transient=True) as progress:
+            task = progress.add_task("steps", total=3)
+            for (y,) in progress.track(loader):
+                progress.console.print(y.sum())
+                progress.update(task, advance=1)
+        """
+    result = edited(script(imports="from rich.progress import Progress", inside=inside), CODE)
+    assert 'Progress("{task.description}", transient=True, disable=not is_main_process())' in result.text
+    assert result.has(
+        "    if is_main_process():\n        progress.console.print(y.sum())\n    progress.update(task, advance=1)"
+    )
+    assert not result.left
+
+
+def test_a_console_that_is_quiet_by_rank() -> None:
+    start = "import torch.distributed as dist\nfrom rich.console import Console\n"
+    said = "\nconsole.print('x')\nconsole.log('x')"
+    assert len(linted(f"{start}console = Console(){said}", CODE)) == 2
+    assert not linted(f"{start}console = Console(quiet=dist.get_rank() != 0){said}", CODE)
+
+
+@pytest.mark.parametrize(
     "use",
-    ["folder = board.log_dir\nos.listdir(folder)", "boards = [board]", "with board:\n    pass", "keep = {'b': board}"],
+    [
+        "folder = board.log_dir or None\nos.listdir(folder)",
+        "boards = [board]",
+        "with board:\n    pass",
+        "keep = {'b': board}",
+    ],
 )
 def test_a_writer_that_is_used_otherwise_is_left(use: str) -> None:
     text = script(imports=WRITER, before="board = Board()", inside=use)
