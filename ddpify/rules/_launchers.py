@@ -73,11 +73,31 @@ def printed_by_fire(facts: Facts) -> Iterator[tuple[Source, cst.Return, tuple[Ed
         if all(isinstance(o, Instance) or (isinstance(o, Const) and o.value is None) for o in e.value):
             continue
         entries = [x for frame in facts.flow.frames if frame.node is e.frame.node for x in frame.entries]
-        if entries and all(_from_fire(facts, entry.frame.source, entry.call) for entry in entries):
+        commands = bool(entries) and all(_from_fire(facts, entry.frame.source, entry.call) for entry in entries)
+        if commands and not _is_used(facts, e.frame.node):
             seen.add(id(stmt))
             source = e.frame.source
             test = f" if {facts.names_of(source)['is_main_process']}() else None"
             yield source, stmt, (Surround(source, stmt.value, "", test), AddHelper(source, "is_main_process"))
+
+
+def _is_used(facts: Facts, function: cst.CSTNode) -> bool:
+    """Whether the project itself calls a function or hands it on (`collate_fn=join`): what it gives back is needed.
+
+    `fire.Fire()` takes all functions of its module for commands, those that it imports included.
+    """
+    for source in facts.project.files():
+        for node in source.of(cst.Name, cst.Attribute):
+            held = facts.flow.values.get(node, ())
+            if any(isinstance(o, Func) and o.node is function for o in held) and not _to_fire(facts, source, node):
+                return True
+    return False
+
+
+def _to_fire(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
+    """`fire.Fire(train)`, `fire.Fire({"train": train})`"""
+    calls = [a for a in source.ancestors(node) if isinstance(a, cst.Call)]
+    return any(isinstance(o, Ext) and o.name in FIRE for c in calls for o in facts.flow.values.get(c.func, ()))
 
 
 def _from_fire(facts: Facts, source: Source, node: cst.CSTNode) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, InsertBefore
+from ddpify.edits import AddHelper, AddImport, Edit, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants, origins
+from ddpify.facts.counting import counts
 from ddpify.facts.frames import Event
 from ddpify.facts.roles import EpochLoop, expression_for, loaders_in
 from ddpify.facts.sharding import loader_facts
@@ -29,6 +30,10 @@ class Pass:
     problem: str = ""
     #: no loop comes here again, nor another call
     once: bool = False
+    #: the variable of the only loop around it, where that counts the passes
+    turn: str = ""
+    #: whether the name holds a loader of another call, too, whose sampler has no epoch
+    mixed: bool = False
 
     def remade_in(self, facts: Facts) -> cst.CSTNode | None:
         """The outermost loop that makes the loader anew for each pass over it: its sampler cannot count them."""
@@ -50,10 +55,10 @@ def one_by_one(facts: Facts, shuffles: Callable[[Loader], bool]) -> Iterator[Pas
         known = loader_facts(facts, loader)
         if loader in looped or known is None or known.shuffles is False or known.problem or not _trains(facts, loader):
             continue
-        found = [*_handed(facts, loader)] or [*_asked(facts, loader, shuffles)]
+        found = [*_handed(facts, loader, shuffles)] or [*_asked(facts, loader, shuffles)]
         first = [one for one in found if one.once]
-        for one in found:
-            if len(first) == 1 and one is first[0]:
+        for one in found if len(found) == 1 else [replace(one, turn="") for one in found]:
+            if len(first) == 1 and one.node is first[0].node:
                 continue  # the sampler begins with epoch 0
             if id(one.node) not in placed:
                 placed.add(id(one.node))  # a function that is called twice has one text
@@ -76,12 +81,20 @@ def _trains(facts: Facts, loader: Loader) -> bool:
     )
 
 
-def _handed(facts: Facts, loader: Loader) -> Iterator[Pass]:
+def _handed(facts: Facts, loader: Loader, shuffles: Callable[[Loader], bool]) -> Iterator[Pass]:
     """`def cycle(loader): while True: for batch in loader: yield batch`"""
     for handed in facts.flow.handed:
         source, name = handed.frame.source, expression_for(loader, handed.frame, facts.flow)
         if name is not None and loader in loaders_in(handed.iterates) and facts.editable(source):
-            yield Pass(source, handed.node, loader, name)
+            held = [
+                o for h in facts.flow.handed if h.node is handed.node for o in loaders_in(h.iterates) if o is not loader
+            ]
+            yield Pass(source, handed.node, loader, name, mixed=_mixed(held, shuffles))
+
+
+def _mixed(held: Iterable[object], shuffles: Callable[[Loader], bool]) -> bool:
+    """Whether some of it has a sampler without an epoch: the loader of an evaluation that is read in the same place."""
+    return any(isinstance(o, Loader) and not shuffles(o) for o in held)
 
 
 def _asked(facts: Facts, loader: Loader, shuffles: Callable[[Loader], bool]) -> Iterator[Pass]:
@@ -90,7 +103,21 @@ def _asked(facts: Facts, loader: Loader, shuffles: Callable[[Loader], bool]) -> 
         if e.name == "builtins.iter" and loader in e.value and facts.editable(e.frame.source):
             name = _picked(facts, e, shuffles) or _named(facts, loader, e)
             why = "" if name else "another pass over the loader begins here, in the order of the last one"
-            yield Pass(e.frame.source, e.node, loader, name, why, once=not why and [*e.all_loops()] == [()])
+            asked = e.node.args[0].value if isinstance(e.node, cst.Call) and e.node.args else e.node
+            mixed = _mixed(facts.flow.values.get(asked, ()), shuffles)
+            once = not why and [*e.all_loops()] == [()]
+            yield Pass(e.frame.source, e.node, loader, name, why, once, _turn(facts, e), mixed)
+
+
+def _turn(facts: Facts, e: Event) -> str:
+    """`for epoch in range(n): it = iter(loader)`: each turn of the only loop around it begins a pass."""
+    around = list(e.all_loops())
+    loops = {id(lp.node): lp for ways in around for lp in ways}
+    loop = next(iter(loops.values()), None)
+    if loop is None or len(loops) > 1 or loop.frame is not e.frame or any(len(ways) != 1 for ways in around):
+        return ""
+    target = loop.node.target if isinstance(loop.node, cst.For) and counts(facts, loop.node) else None
+    return target.value if isinstance(target, cst.Name) and target.value != "_" else ""
 
 
 def _picked(facts: Facts, e: Event, shuffles: Callable[[Loader], bool]) -> str:
@@ -141,6 +168,24 @@ def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
     known = loader_facts(facts, loader)
     sampler = f"{name}.{known.sampler_path if known is not None else 'sampler'}"
     return f"{sampler}.set_epoch({epoch or f'{sampler}.epoch + 1'})"
+
+
+def begun(rule: Rule, facts: Facts, found: Pass, place: cst.CSTNode) -> Finding:
+    """`it = iter(loader)`: the order of the pass that begins there."""
+    line = set_epoch(facts, found.loader, found.name, found.turn)
+    edits: list[Edit] = [InsertBefore(found.source, place, (line,))]
+    if found.mixed:  # a class that train and test loader are given to
+        kind = facts.names_of(found.source)["DistributedSampler"]
+        test = f"if isinstance({line.partition('.set_epoch(')[0]}, {kind}):\n    {line}"
+        edits = [InsertBefore(found.source, place, (test,)), AddImport(found.source, "DistributedSampler")]
+    return rule.finding(
+        found.source,
+        place,
+        f"`{found.name}` is shuffled anew in every pass",
+        *edits,
+        reason="the order of a DistributedSampler depends on its epoch"
+        + ("" if found.turn else ", and nothing counts the passes here"),
+    )
 
 
 def passes(rule: Rule, facts: Facts, source: Source, place: cst.CSTNode, loader: Loader, name: str) -> Finding:

@@ -16,7 +16,7 @@ from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.values import Loader, Sampler, Scheduler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._passes import begins_again, counted, drawn, is_once, one_by_one, passes, remade, set_epoch
+from ddpify.rules._passes import begins_again, begun, counted, drawn, is_once, one_by_one, passes, remade, set_epoch
 from ddpify.source import walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
@@ -139,7 +139,7 @@ class MissingSetEpoch(Rule):
             if epoch.loop is None or not self.shuffles(facts, epoch.loader):
                 continue
             several = self.one_of_several(facts, epoch)
-            key = (id(epoch.batch_loop.node if several else epoch.loader.call), id(epoch.loop.node))
+            key = (id(epoch.batch_loop.node if several else epoch.loader), id(epoch.loop.node))
             if key in done:
                 continue
             done.add(key)
@@ -335,13 +335,14 @@ class MissingSetEpoch(Rule):
 
     def steps(self, facts: Facts) -> Iterator[Finding]:
         """Batches that are not read by a loop over the loader (`next(it)`): passes that cannot be counted here."""
-        for found in one_by_one(facts, lambda loader: self.shuffles(facts, loader)):
+        trains = facts.roles.training_loaders
+        for found in one_by_one(facts, lambda loader: loader in trains and self.shuffles(facts, loader)):
             place = statement_of(found.source, found.node)
             loop = found.remade_in(facts)
             if found.name and loop is not None:
                 yield counted(self, facts, found, loop, place)
             elif found.name:
-                yield passes(self, facts, found.source, place, found.loader, found.name)
+                yield begun(self, facts, found, place)
             else:
                 yield self.finding(found.source, found.node, found.problem, left=_PASS)
 

@@ -304,3 +304,82 @@ def test_a_training_for_each_rate_has_epochs_of_its_own() -> None:
     made = "torch.optim.SGD(net.parameters(), lr=rate))\n"
     text = edited(ENSEMBLE[: ENSEMBLE.index("nets,")] + loops + made, CODE).text
     assert "        loader.sampler.set_epoch(epoch)\n        train(net, " in text
+
+
+def test_two_loaders_of_one_function_are_both_shuffled_anew() -> None:
+    head, _, rest = SCRIPT.partition("loader = ")
+    made = "def load(n):\n    return DataLoader(TensorDataset(torch.ones(n, 4)), batch_size=2, shuffle=True)\n\n"
+    loops = "for epoch in range(3):\n    for (x,), (z,) in zip(first, second):\n"
+    loops += "        loss = model(x).mean() - model(z).mean()\n"
+    rest = "model" + rest.partition("\nmodel")[2].partition("start =")[0]
+    steps = "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
+    text = edited(f"{head}{made}first = load(8)\nsecond = load(12)\n{rest}{loops}{steps}", CODE).text
+    assert "    first.sampler.set_epoch(epoch)\n    second.sampler.set_epoch(epoch)\n    for " in text
+
+
+FETCHER = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Fetcher:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def reset(self):
+        self.batches = iter(self.loader)
+
+    def next(self):
+        return next(self.batches, None)
+
+def run(fetcher):
+    fetcher.reset()
+    batch = fetcher.next()
+    while batch is not None:
+        loss = model(batch[0]).mean()
+        if torch.is_grad_enabled():
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        batch = fetcher.next()
+
+train = Fetcher(DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True))
+held_out = Fetcher(DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle={shuffle}))
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    run(train)
+    with torch.no_grad():
+        run(held_out)
+"""
+
+
+@pytest.mark.parametrize("shuffle", ["False", "len(sys.argv) > 1"])
+def test_a_class_that_reads_train_and_test_loaders_asks_for_a_sampler_with_epochs(shuffle: str) -> None:
+    """The test loader's sampler has no set_epoch: the script stopped where its reader was made."""
+    sampler = "self.loader.sampler"
+    found = edited(FETCHER.format(shuffle=shuffle), CODE)
+    assert found.has(f"""
+        if isinstance({sampler}, DistributedSampler):
+            {sampler}.set_epoch({sampler}.epoch + 1)
+        self.batches = iter(self.loader)
+        """)
+
+
+def test_a_loop_that_begins_one_pass_in_each_turn_counts_the_passes() -> None:
+    loop = """
+for epoch in range(start, 9):
+    batches = iter(loader)
+    for i in range(len(loader)):
+        (x,) = next(batches)
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+    script = SCRIPT.partition("def train_epoch")[0]
+    found = edited(script + loop, CODE)
+    assert found.has("loader.sampler.set_epoch(epoch)\nbatches = iter(loader)")
+    again = loop.replace("    for i in", "    extra = next(iter(loader))\n    for i in")
+    assert "set_epoch(epoch)" not in edited(script + again, CODE).text

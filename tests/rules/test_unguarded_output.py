@@ -499,6 +499,15 @@ def test_what_fire_runs_and_the_script_too() -> None:
     assert "return loss.item()\n" in edited(text, CODE).text
 
 
+def test_what_fire_could_run_and_the_training_needs() -> None:
+    """`fire.Fire()` offers all functions of the module: a loss that is None on the other ranks ended the job there."""
+    text = FIRE.format(call="def join(rows):\n    return torch.stack([x for (x,) in rows]), 1\n\nfire.Fire()")
+    loaded = text.replace("batch_size=2)", "batch_size=2, collate_fn=join)").replace("for (x,) in l", "for x, _ in l")
+    found = edited(loaded, CODE)
+    assert found.has("return torch.stack([x for (x,) in rows]), 1")
+    assert found.has("return loss.item() if is_main_process() else None")
+
+
 @pytest.mark.parametrize("code", ["exec(open('settings.py').read())", "import runpy\nrunpy.run_path('settings.py')"])
 def test_code_that_cannot_be_seen(code: str) -> None:
     (message,) = edited(script(before=code), CODE).left
