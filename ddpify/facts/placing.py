@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 Step = tuple[Frame, cst.CSTNode, tuple[Loop, ...]]
 
@@ -63,6 +63,19 @@ def following(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:
     return [_statement(s) for s in body[at + 1 :]]
 
 
+def leading(source: Source, outer: cst.CSTNode, stmt: cst.CSTNode) -> list[cst.CSTNode]:
+    """The statements inside another one that run before the one that it leads to."""
+    found: list[cst.CSTNode] = []
+    inner = stmt
+    for above in source.ancestors(stmt) if stmt is not outer else ():
+        body = list(getattr(above, "body", ())) if isinstance(above, (cst.BaseSuite, cst.SimpleStatementLine)) else []
+        found += body[: body.index(inner)] if inner in body else []
+        if above is outer:
+            break
+        inner = above
+    return found
+
+
 def statement_of(source: Source, node: cst.CSTNode) -> cst.CSTNode:
     """The innermost statement around an expression."""
     if isinstance(node, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
@@ -105,6 +118,31 @@ def alternatives(one: Event, other: Event) -> bool:
         if pairs:
             return all(_apart(frame.source, a, b) for a, b in pairs)
     return False
+
+
+def of_one_call(one: Event, other: Event) -> bool:
+    """`criterion = losses[args.loss]`, and then `criterion(net, x)`: each time one function of several runs there."""
+    ways, ways2 = steps(one), steps(other)
+    for (frame, stmt, loops), (frame2, stmt2, _), (inner, *_), (inner2, *_) in zip(
+        ways, ways2, ways[1:], ways2[1:], strict=False
+    ):
+        if frame is not frame2 or stmt is not stmt2:
+            return False
+        if inner is inner2 or inner.func is None or inner2.func is None:
+            continue
+        calls = [[x.call for x in way.entries if x.frame is frame] for way in (inner, inner2)]
+        if inner.func.node is inner2.func.node or len(calls[0]) != 1 or calls[0] != calls[1]:
+            return False
+        func = getattr(calls[0][0], "func", None)
+        named = {n.value for n in walk(func) if isinstance(n, cst.Name)} if func is not None else set()
+        return not any(named & _taken(lp) for lp in loops)  # for criterion in losses: total += criterion(net, x)
+    return False
+
+
+def _taken(loop: Loop) -> set[str]:
+    """The names that a loop gives values to in each turn."""
+    target = getattr(getattr(loop.node, "for_in", loop.node), "target", None)
+    return {n.value for n in walk(target) if isinstance(n, cst.Name)} if target is not None else set()
 
 
 def _places(event: Event, frame: Frame) -> list[cst.CSTNode]:

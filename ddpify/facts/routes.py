@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 import libcst as cst
 
+from ddpify.facts.contents import origins
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Module
+from ddpify.facts.values import FromBatch, Module
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +58,13 @@ def find_routes(flow: Flow, roles: Roles, event: Event, module: Module) -> list[
 def in_step(roles: Roles, event: Event) -> bool:
     """Whether a forward runs in the loop that takes the steps: the same method may be called for a look at the end."""
     return _is_turn(roles, {id(lp.node) for around in event.all_loops() for lp in around})
+
+
+def on_the_way(roles: Roles, event: Event) -> bool:
+    """`keep = net(x).max(1).values < 0.9`: a look, with gradients on, at a training batch on the way to its loss."""
+    read = {*roles.training_loaders, *(loader for loader, _ in roles.other_data)}
+    of_batch = any(isinstance(o, FromBatch) and o.loader in read for o in origins(event.value))
+    return event.grad is not False and of_batch and in_step(roles, event)
 
 
 def _is_turn(roles: Roles, loops: set[int]) -> bool:

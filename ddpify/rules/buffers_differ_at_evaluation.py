@@ -14,9 +14,9 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Event, Frame, Loop
 from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.moving import find_moving, put_in_eval
-from ddpify.facts.placing import following
+from ddpify.facts.placing import following, leading
 from ddpify.facts.roles import expression_for, loaders_in
-from ddpify.facts.routes import in_step
+from ddpify.facts.routes import in_step, on_the_way
 from ddpify.facts.unwrapping import Raw, climb, find_raw
 from ddpify.facts.values import Loader, Module, Wrapped
 from ddpify.facts.work import names_bound, work
@@ -214,17 +214,25 @@ class BuffersDifferAtEvaluation(Rule):
 
     def is_still_alike(self, facts: Facts, before: Event, e: Event) -> bool:
         """An evaluation behind another one, with no training between them: by now the model may be on the CPU."""
-        if before.frame is not e.frame:
-            return False
-        source = e.frame.source
-        places = {e.stmt, *source.ancestors(e.stmt)}
+        ways = [[*((x.frame, x.stmt) for x in chain), (e.frame, e.stmt)] for chain in e.frame.chains()]
+        stmts = [next((stmt for frame, stmt in way if frame is before.frame), None) for way in ways]
+        return all(stmt is not None and self.is_behind(facts, before, stmt) for stmt in stmts)
+
+    def is_behind(self, facts: Facts, before: Event, stmt: cst.CSTNode) -> bool:
+        """Whether a statement comes behind an evaluation in its own function, with no training between them."""
+        source, flow = before.frame.source, work(facts.flow)
+        places = {stmt, *source.ancestors(stmt)}
         for node in (before.stmt, *source.ancestors(before.stmt)):
             if isinstance(node, (cst.If, cst.Try, cst.While, cst.FunctionDef)):
                 return False
             later = following(source, node) if isinstance(node, (cst.BaseSmallStatement, cst.For, cst.With)) else []
-            here = next((at for at, stmt in enumerate(later) if stmt in places), None)
+            here = next((at for at, s in enumerate(later) if s in places), None)
             if here is not None:
-                return not any(work(facts.flow).meets(stmt) for stmt in later[:here])
+                # for epoch in range(9): train(); evaluate()
+                loops = [a for a in source.ancestors(stmt) if a in places and isinstance(a, (cst.For, cst.While))]
+                inner = [a for a in loops if later[here] in (a, *source.ancestors(a))]
+                first = [*later[:here], *leading(source, later[here], stmt)]
+                return not (any(map(flow.meets, first)) or any(map(flow.exchanges, inner)))
         return False
 
     def place(self, facts: Facts, e: Event, raws: dict[int, Raw]) -> Iterator[tuple[cst.CSTNode, Raw, Frame]]:
@@ -323,7 +331,9 @@ def _followers(facts: Facts) -> set[Module]:
 def _looks_on(facts: Facts, e: Event, followers: set[Module]) -> bool:
     """Whether a forward belongs to an evaluation: of a wrapper, or of a follower outside the steps."""
     if isinstance(e.obj, Wrapped):
-        return e.grad is False or e.node not in facts.after_roles.training_forwards
+        return e.grad is False or not (
+            e.node in facts.after_roles.training_forwards or on_the_way(facts.after_roles, e)
+        )
     graded = e.grad is not False and e.node in facts.after_roles.training_forwards
     return e.obj in followers and not graded and not in_step(facts.after_roles, e)
 

@@ -13,7 +13,7 @@ from ddpify.facts.contents import constants, modules, origins
 from ddpify.facts.discarded import discarded
 from ddpify.facts.frames import Event
 from ddpify.facts.layers import BUFFERS, mentions, normalises
-from ddpify.facts.placing import alternatives
+from ddpify.facts.placing import alternatives, of_one_call
 from ddpify.facts.replay import replay
 from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.values import FromForward, Wrapped
@@ -220,9 +220,10 @@ class SeveralForwardsBeforeBackward(Rule):
                             cut = discarded(facts, last, e, through) if facts.converting else []
                             yield self.detached(e, through, cut) if cut else self.second(facts, e, through)
                         continue
-                    mine = {id(p.node) for p in pending}
-                    pairs = itertools.combinations(pending, 2)
-                    if mine <= reached and any(a.node is not b.node and not alternatives(a, b) for a, b in pairs):
+                    # those that no backward reaches will run the module itself
+                    mine = [p for p in pending if id(p.node) in reached]
+                    pairs = itertools.combinations(mine, 2) if facts.converting or len(mine) == len(pending) else ()
+                    if any(a.node is not b.node and not (alternatives(a, b) or of_one_call(a, b)) for a, b in pairs):
                         yield from self.buffers(facts, pending[-1], w, done)
                     pending, ran, last, again = [], pending or ran, e, False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,23 @@ def test_two_evaluations_with_no_training_between_need_it_once(between: str, cou
 
 
 @pytest.mark.parametrize(
+    ("head", "train", "again"),
+    [
+        ("for epoch in range(2):", "train()", True),
+        ("for epoch in range(2):", "if epoch:\n        train()", True),
+        ("with torch.enable_grad():", "train()", True),
+        ("for epoch in range(2):", "print(epoch)", False),
+        ("with torch.enable_grad():", "print(2)", False),
+    ],
+)
+def test_an_evaluation_needs_it_again_where_a_loop_trains(head: str, train: str, again: bool) -> None:
+    """The one before the loop does not speak for those in it."""
+    between = f"{head}\n    {train}\n    with torch.no_grad():\n        print(model(torch.zeros(2, 4)))"
+    text = convert_source(Source(Path("train.py"), AGAIN.format(between=between).encode())).text
+    assert text.count("sync_buffers(model.module)", text.index(head), text.index("torch.zeros(2, 4)")) == again
+
+
+@pytest.mark.parametrize(
     ("loop", "before"),
     [
         ("for i in range(2):\n            values.append(net(rows[i]).mean().item())", True),
@@ -191,3 +209,53 @@ def test_layers_without_statistics_have_none() -> None:
     parts = "*[nn.Linear(4, 4) for _ in range(2)]"
     done = convert_source(Source(Path("train.py"), OF_OTHERS.format(parts=parts).encode()))
     assert "sync_buffers" not in done.text
+
+
+LOSSES = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def sure(net, x, y):
+    with torch.enable_grad():
+        keep = net(x).max(1).values < 0.9
+    return nn.functional.cross_entropy(net(x[keep]), y[keep]) + nn.functional.mse_loss(net(x[keep] + 1), net(x[keep]))
+
+def plain(net, x, y):
+    return nn.functional.cross_entropy(net(x), y)
+
+def smooth(net, x, y):
+    return nn.functional.cross_entropy(net(x), y, label_smoothing=0.1)
+
+LOSSES = {{{losses}}}
+loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.zeros(8).long()), batch_size=2, shuffle=True)
+net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+criterion = LOSSES[sys.argv[1]]
+for epoch in range(2):
+    net.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        {loss}.backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print(net(torch.ones(1, 4)).argmax().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("losses", "loss", "quiet"),
+    [
+        ('"sure": sure, "plain": plain', "criterion(net, x, y)", True),
+        ('"smooth": smooth, "plain": plain', "criterion(net, x, y)", False),
+        ('"smooth": smooth, "plain": plain', "sum(c(net, x, y) for c in (smooth, plain))", True),
+    ],
+)
+def test_a_loss_by_name_that_runs_the_model_more_than_once(losses: str, loss: str, quiet: bool) -> None:
+    """Of a dict of losses one runs in a step; what it looks at on the way is no evaluation."""
+    code = LOSSES.format(losses=losses, loss=loss)
+    done = convert_source(Source(Path("train.py"), code.encode())).text
+    assert ("\nnet.broadcast_buffers = False\n" in done) is quiet
+    assert len(re.findall(r"^ *sync_buffers\(", done, re.MULTILINE)) == 1
