@@ -9,9 +9,11 @@ import libcst as cst
 
 from ddpify.facts.contents import modules, origins
 from ddpify.facts.dependencies import bindings, closure, own_nodes, read_names
+from ddpify.facts.placing import ends_in_a_way_out
 from ddpify.facts.roles import root
+from ddpify.facts.taken import Key, taken
 from ddpify.facts.values import Const, FromForward, Func, Module
-from ddpify.source import Source, dotted
+from ddpify.source import dotted
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -33,63 +35,70 @@ def forwards_behind(facts: Facts, module: Module) -> Iterator[tuple[Event, list[
 
 def idle_head(facts: Facts, module: Module) -> str | None:
     """The layer of an output that a loss leaves out: `logit, _ = disc(fake)`, where `_` has a layer of its own."""
-    outputs = _outputs(module)
+    outputs = _outputs(facts, module)
     if not outputs:
         return None
     for e, calls in forwards_behind(facts, module):
         used: set[str] = set()
         for call in calls:
-            taken = _taken(facts.source_of(call), call, e, len(outputs))
-            used |= frozenset().union(*(outputs[i] for i in range(len(outputs)) if taken is None or i in taken))
-        idle = frozenset().union(*outputs) - used
+            some = taken(facts, facts.source_of(call), call, e, frozenset(outputs))
+            used |= frozenset().union(*(outputs[key] for key in outputs if some is None or key in some))
+        idle = frozenset().union(*outputs.values()) - used
         if idle:
             return f"self.{min(idle)}"
     return None
 
 
-def _outputs(module: Module) -> list[frozenset[str]]:
-    """For each output of a forward with one `return a, b`: the layers with parameters that it is computed with."""
+def _outputs(facts: Facts, module: Module) -> dict[Key, frozenset[str]]:
+    """For each output of a forward that trains by one `return a, b`: the layers with parameters it is computed with."""
     funcs = [f for f in (module.cls.member("forward") if module.cls is not None else ()) if isinstance(f, Func)]
     if len(funcs) != 1 or not funcs[0].node.params.params:
-        return []
+        return {}
     body, me = funcs[0].node.body, funcs[0].node.params.params[0].name.value
-    returned = [n.value for n in own_nodes(body) if isinstance(n, cst.Return)]
-    if len(returned) != 1 or not isinstance(returned[0], cst.Tuple):
-        return []
-    elements = returned[0].elements
-    if len(elements) < 2 or any(isinstance(e, cst.StarredElement) for e in elements):
-        return []
+    returned = [n for n in own_nodes(body) if isinstance(n, cst.Return) and not _is_of_evaluation(funcs[0], n, me)]
+    parts = _parts(returned[0].value) if len(returned) == 1 else {}
     trained = {
         f"{me}.{name}": name
         for name, value in module.fields.items()
         if any(m.has_parameters and not m.frozen for m in modules(value))
     }
-    known = (closure(read_names(e.value), bindings(body)) for e in elements)
-    return [frozenset(trained[n] for n in names if n in trained) for names in known]
+    known = {key: closure(read_names(part), bindings(body)) for key, part in parts.items()}
+    return {key: frozenset(trained[n] for n in names if n in trained) for key, names in known.items()}
 
 
-def _taken(source: Source, call: cst.Call, e: Event, n: int) -> set[int] | None:
-    """Which of n outputs of a call the loss of a backward is computed from, None where it may be all."""
-    above = source.parents.get(call)
-    if isinstance(above, cst.Subscript) and above.value is call:  # disc(x)[0]
-        match above.slice:
-            case [cst.SubscriptElement(slice=cst.Index(value=cst.Integer(value=digits)))]:
-                return {int(digits)}
-        return None
-    target = above.targets[0].target if isinstance(above, cst.Assign) and len(above.targets) == 1 else None
-    if not isinstance(target, cst.Tuple) or len(target.elements) != n:
-        return None
-    names = [t.value.value for t in target.elements if isinstance(t, cst.Element) and isinstance(t.value, cst.Name)]
-    if len(names) != n:
-        return None
-    func = next((a for a in source.ancestors(call) if isinstance(a, cst.FunctionDef)), None)
-    body: cst.CSTNode = func.body if func is not None else source.module
-    own = list(own_nodes(body))
-    ends = [e.node] if e.node in own else [r.value for r in own if isinstance(r, cst.Return) and r.value is not None]
-    if not ends:
-        return None
-    known = closure(frozenset().union(*map(read_names, ends)), bindings(body))
-    return {i for i, name in enumerate(names) if name in known}
+def _parts(value: cst.BaseExpression | None) -> dict[Key, cst.BaseExpression]:
+    """`return logits, features`, `return {"logits": logits, "features": features}`: each by its place or its key."""
+    match value:
+        case cst.Tuple(elements=elements) | cst.List(elements=elements):
+            plain = [e.value for e in elements if isinstance(e, cst.Element)]
+            return dict(enumerate(plain)) if 1 < len(plain) == len(elements) else {}
+        case cst.Dict(elements=items):
+            found: dict[Key, cst.BaseExpression] = {
+                str(i.key.evaluated_value): i.value
+                for i in items
+                if isinstance(i, cst.DictElement) and isinstance(i.key, cst.SimpleString)
+            }
+            return found if 1 < len(found) == len(items) else {}
+    return {}
+
+
+def _is_of_evaluation(func: Func, node: cst.Return, me: str) -> bool:
+    """`if not self.training: return logits`, and what comes behind `if self.training: return logits, features`."""
+    inner: cst.CSTNode = node
+    for above in func.source.ancestors(node):
+        if above is func.node:
+            break
+        if isinstance(above, cst.If) and inner is not above.test:
+            test, trains = above.test, inner is above.body
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                test, trains = test.expression, not trains
+            if dotted(test) == f"{me}.training" and not trains:
+                return True
+        inner = above
+    line, block = func.source.parents[node], func.node.body
+    own: list[cst.CSTNode] = list(block.body) if isinstance(block, cst.IndentedBlock) else []
+    tests = [s for s in own[: own.index(line)] if isinstance(s, cst.If)] if line in own else []
+    return any(dotted(s.test) == f"{me}.training" and ends_in_a_way_out(s.body) for s in tests)
 
 
 def given_none(facts: Facts, module: Module, func: Func) -> dict[str, set[bool]]:
