@@ -20,6 +20,8 @@ from ddpify.source import Source, walk
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
+#: with more models than these the line would be too long to be read
+_MOST = 3
 _GROUP = ("step", "update", "unscale_", "zero_grad")
 _PURE = (
     cst.Name,
@@ -41,8 +43,8 @@ class Accumulation:
     step: cst.If
     #: the statements from the forward to the backward, one behind the other
     batch: tuple[cst.CSTNode, ...]
-    #: how the loop calls the model
-    model: str
+    #: how the loop calls the models
+    models: tuple[str, ...]
 
 
 def accumulations(facts: Facts) -> list[Accumulation]:
@@ -59,32 +61,42 @@ def accumulations(facts: Facts) -> list[Accumulation]:
 def _of_loop(facts: Facts, loop: LoopFacts) -> Accumulation | None:
     forwards, backwards, touches = _events(facts, loop)
     steps = [e for e in touches if e.name == "step" and not isinstance(e.obj, Scheduler)]
-    if len(backwards) != 1 or len({id(e.node) for e in forwards}) != 1 or not steps or not facts.editable(loop.source):
+    if len(backwards) != 1 or not forwards or not steps or not facts.editable(loop.source):
         return None
+    models = _called(facts, loop.source, forwards)
     body = list(loop.node.body.body)
-    places = [in_block(loop.source, e.stmt, loop.node.body) for e in (forwards[0], backwards[0], steps[0])]
-    test = places[2]
+    places = [in_block(loop.source, e.stmt, loop.node.body) for e in (*forwards, backwards[0], steps[0])]
+    test = places[-1]
     if not isinstance(test, cst.If) or test.orelse is not None or not _is_pure(test.test):
         return None
     inside = {id(n) for n in walk(test.body)}
     used = [e for e in touches if e.name != "zero_grad"]
     if any(id(e.node) not in inside for e in used) or _elsewhere(facts, loop, inside):
         return None
-    first, last, at = (next(i for i, s in enumerate(body) if _same(s, p)) for p in places)
+    *begin, last, at = (next(i for i, s in enumerate(body) if _same(s, p)) for p in places)
+    first = min(begin)
     batch = tuple(s.body[0] if isinstance(s, cst.SimpleStatementLine) else s for s in body[first : last + 1])
     plain = all(isinstance(s, (cst.Assign, cst.AnnAssign, cst.With)) for s in batch[:-1])
     alone = all(len(s.body) == 1 for s in body[first : last + 1] if isinstance(s, cst.SimpleStatementLine))
-    func = forwards[0].node.func if isinstance(forwards[0].node, cst.Call) else None
-    if not (first <= last < at and plain and alone and isinstance(func, (cst.Name, cst.Attribute))):
-        return None
-    held = facts.after.values.get(func, ())
-    if not held or not all(isinstance(o, Wrapped) for o in held):
+    if not (max(begin) <= last < at and first <= last and plain and alone and 0 < len(models) <= _MOST):
         return None
     if not isinstance(batch[-1], cst.Expr) or any(
         b.targets & read_names(test.test) for s in body[first:at] for b in bindings(s)
     ):
         return None
-    return Accumulation(loop.source, test, batch, loop.source.code(func))
+    return Accumulation(loop.source, test, batch, models)
+
+
+def _called(facts: Facts, source: Source, forwards: list[Event]) -> tuple[str, ...]:
+    """How a loop calls its models, each once; none where one of them is perhaps no wrapper."""
+    found: dict[str, None] = {}
+    for e in forwards:
+        func = e.node.func if isinstance(e.node, cst.Call) else None
+        held = facts.after.values.get(func, ()) if isinstance(func, (cst.Name, cst.Attribute)) else ()
+        if func is None or not held or not all(isinstance(o, Wrapped) for o in held):
+            return ()
+        found[source.code(func)] = None
+    return tuple(found)
 
 
 def _same(stmt: cst.CSTNode, place: cst.CSTNode) -> bool:

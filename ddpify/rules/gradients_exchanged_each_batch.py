@@ -15,7 +15,7 @@ class GradientsExchangedEachBatch(Rule):
 
     ## What it does
     Finds loops that step every so many batches (`if (i + 1) % 4 == 0: optimizer.step()`) and puts the forward and the
-    backward of the batches between under `model.no_sync()`.
+    backward of the batches between under `model.no_sync()`, of two or three models under that of each.
 
     ## Why is this bad?
     The result is right, but the ranks send k times as much as they need to: DDP exchanges gradients in every backward.
@@ -71,7 +71,8 @@ class GradientsExchangedEachBatch(Rule):
     def apart(self, facts: Facts, known: Accumulation) -> Finding:
         source, names = known.source, facts.names_of(known.source)
         name = names.fresh("is_step")
-        header = f"with {names['nullcontext']}() if {name} else {known.model}.no_sync()"
+        waits = (f"{names['nullcontext']}() if {name} else {model}.no_sync()" for model in known.models)
+        header = f"with {', '.join(waits)}"
         edits: list[Edit] = [
             InsertBefore(source, known.batch[0], (f"{name} = {source.code(known.step.test)}",)),
             *(Guard(source, stmt, header) for stmt in known.batch),

@@ -77,3 +77,21 @@ def test_a_batch_without_a_step_exchanges_nothing(changes: list[tuple[str, str]]
 )
 def test_what_is_not_certain_stays(changes: list[tuple[str, str]]) -> None:
     assert "no_sync" not in converted(*changes)
+
+
+def test_each_of_several_models_keeps_its_gradients() -> None:
+    changes = [
+        ("net = nn.Linear(4, 1)", "body, head = nn.Linear(4, 3), nn.Linear(3, 1)"),
+        ("optimizer = torch.optim.SGD(net", "other = torch.optim.SGD(body"),
+        ("for epoch", "optimizer = torch.optim.SGD(head.parameters(), lr=0.1)\nfor epoch"),
+        ("        loss = net(x).mean() / 4\n", "        h = body(x)\n        loss = head(h).mean() / 4\n"),
+        ("            optimizer.step()\n", "            optimizer.step()\n            other.step()\n"),
+        ("            optimizer.zero_grad()\n", "            optimizer.zero_grad()\n            other.zero_grad()\n"),
+    ]
+    text = converted(*changes)
+    assert (
+        "        with nullcontext() if is_step else body.no_sync(), nullcontext() if is_step else head.no_sync():\n"
+        "            h = body(x)\n            loss = head(h).mean() / 4\n            loss.backward()\n"
+    ) in text
+    apart = ("            other.step()\n", "        if i % 2:\n            other.step()\n")
+    assert "no_sync" not in converted(*changes, apart)
