@@ -16,7 +16,7 @@ from ddpify.facts.outside import Outside, outside_calls
 from ddpify.facts.placing import ends_in_a_way_out, exclusive
 from ddpify.facts.values import Class, Instance, Module
 from ddpify.facts.writes import Write, find_writes, is_path, write_of
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -38,6 +38,10 @@ _MOVES = re.compile(r"os\.(remove|unlink|rename|replace|symlink|link)|shutil\.\w
 #: Questions to the file system whose answer may differ from rank to rank for a moment.
 _ASKS = re.compile(
     r"os\.path\.(exists|isfile|isdir|lexists|getsize|getmtime|islink)|os\.(listdir|access|stat|scandir)|glob\.i?glob"
+)
+#: what gives the same path in another form
+_SAME = frozenset(
+    {"str", "Path", "pathlib.Path", "os.fspath", "os.path.abspath", "os.path.realpath", "os.path.normpath"}
 )
 _ASKING_METHODS = frozenset({"exists", "is_file", "is_dir", "glob", "iterdir", "rglob"})
 #: Of these, the ones that raise where the file is not there, and those that say whether it is.
@@ -163,6 +167,11 @@ class Paths:
                 names.update(_file_names(str(part.evaluated_value)))
             elif isinstance(part, cst.FormattedStringText):
                 names.update(_file_names(part.value))
+        same = _same_path(node)
+        if same is not None:
+            more, others = self.keys(same, frame)
+            tokens |= more
+            names |= others
         for d in self.definitions.of(node, frame):
             tokens.add(("node", id(d.node)))
             more, others = self.keys(d.node, d.frame)
@@ -184,6 +193,18 @@ class Paths:
             case cst.SimpleString():
                 return set()
         return {("code", id(frame.func.node if frame.func else frame.source), frame.source.code(node))}
+
+
+def _same_path(node: cst.BaseExpression) -> cst.BaseExpression | None:
+    """`Path(path)`, `str(path)`, `os.path.abspath(path)`, `path.resolve()`: the path that it is of."""
+    match node:
+        case cst.Call(func=func, args=[cst.Arg(value=inner, star="")]):
+            return inner if dotted(func) in _SAME else None
+        case cst.Call(
+            func=cst.Attribute(value=inner, attr=cst.Name(value="resolve" | "absolute" | "as_posix")), args=[]
+        ):
+            return inner
+    return None
 
 
 def _folders(path: cst.BaseExpression) -> list[cst.BaseExpression]:

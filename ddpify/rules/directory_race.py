@@ -8,15 +8,17 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
+from ddpify.facts.asked import asked_before, path_of
 from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.first import by_one
 from ddpify.facts.outside import Outside, holding, outside_calls
 from ddpify.facts.ranks import depends_on_rank, ranks
+from ddpify.facts.reads import Paths
 from ddpify.facts.writes import PRIVATE
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._free_names import searched_names
-from ddpify.rules._guards import guards
+from ddpify.rules._guards import guards, joined_group
 from ddpify.rules._launchers import Launched, by_hydra
 from ddpify.rules._run_names import Named, named_by_chance
 from ddpify.source import Source
@@ -44,7 +46,8 @@ class DirectoryRace(Rule):
     `dist.broadcast_object_list`.
 
     ## Edit
-    `exist_ok=True`; `if is_main_process():` around `rmtree` and around what makes the directory anew;
+    `exist_ok=True`; where all ranks go by whether it is there (`if os.path.exists(out): raise ...`), rank 0's answer;
+    `if is_main_process():` around `rmtree` and around what makes the directory anew;
     `broadcast_value(...)` around the expression that names it, so that every rank has rank 0's name; a function that
     searches for a free name is run by rank 0 alone.
     Before a function of `@hydra.main` the ranks other than 0 tell hydra to write nothing.
@@ -128,6 +131,7 @@ class DirectoryRace(Rule):
                 yield self.name_of(facts, named)
         if facts.converting:
             yield from searched_names(self, facts, dated)
+            yield from self.answers(facts)
         for launched in by_hydra(facts) if facts.converting else ():
             yield from self.run_directory(launched)
 
@@ -149,7 +153,7 @@ class DirectoryRace(Rule):
         at = 1 if call.name == "os.mkdir" else 2
         allowed = call.argument(at, "exist_ok") if call.name != "os.mkdir" else None
         known = constants(facts.flow.values.get(allowed, ())) if allowed is not None else None
-        anew = next((r for r, stmt in removed if self.follows(r, call)), None)
+        anew = next((r for r, stmt in removed if self.follows(facts, r, call)), None)
         if anew is None and (known == [True] or self.is_caught(source, call)):
             return
         path = self.path(call)
@@ -204,13 +208,21 @@ class DirectoryRace(Rule):
             edits += [Replace(source, func, f"{facts.names_of(source)['os']}.makedirs"), AddImport(source, "os")]
         return edits
 
-    def follows(self, removal: Outside, call: Outside) -> bool:
+    def follows(self, facts: Facts, removal: Outside, call: Outside) -> bool:
         """The directory that was removed is made again, or one below it."""
-        same = (
-            removal.source is call.source
-            and removal.source.span(removal.node).start < call.source.span(call.node).start
+        if removal.source is call.source and self.path(removal) in self.path(call):
+            return removal.source.span(removal.node).start < call.source.span(call.node).start
+        paths = facts.cached("paths", Paths)
+        (gone, new), pairs = (path_of(removal), path_of(call)), [(r, c) for r in removal.events for c in call.events]
+        return (
+            gone is not None
+            and new is not None
+            and any(
+                r.seq < c.seq
+                and (paths.same((gone, r.frame), (new, c.frame)) or paths.inside((gone, r.frame), (new, c.frame)))
+                for r, c in pairs
+            )
         )
-        return same and self.path(removal) in self.path(call)
 
     def is_caught(self, source: Source, call: Outside) -> bool:
         """`try: os.mkdir(...)` with a handler for the case that it is there."""
@@ -247,6 +259,34 @@ class DirectoryRace(Rule):
         removed.append((call, stmt))
         placed = guards(facts).guard(call.source, stmt, call.node)
         yield self.finding(call.source, stmt, message, *placed.edits, reason="one rank removes it")
+
+    def answers(self, facts: Facts) -> Iterator[Finding]:
+        """`if os.path.exists(out): raise ...`, and rank 0 makes it behind that: another rank may find it there."""
+        for asked in asked_before(facts):
+            source, change = asked.source, asked.change
+            if any(id(a) in guards(facts).done for a in source.ancestors(asked.node)) or by_one(facts, asked.event):
+                continue
+            where = f"line {change.source.line(change.node)}" + (
+                "" if change.source is source else f" of {change.source.path.name}"
+            )
+            message = f"`{source.code(asked.node)}`: another rank may ask when rank 0 is past `{change.text}` ({where})"
+            if not facts.editable(source) or not joined_group(facts, asked.event):
+                yield self.finding(
+                    source,
+                    asked.node,
+                    message,
+                    left="let rank 0 ask, and send its answer to all ranks (broadcast_object_list)",
+                )
+                continue
+            edit = Surround(source, asked.node, f"{facts.names_of(source)['broadcast_value']}(", ")")
+            yield self.finding(
+                source,
+                asked.node,
+                message,
+                edit,
+                AddHelper(source, "broadcast_value"),
+                reason="all ranks go by rank 0's answer",
+            )
 
     # -- naming --------------------------------------------------------------------------------------------------
 

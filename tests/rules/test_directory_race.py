@@ -298,3 +298,53 @@ def test_a_search_that_makes_the_directory_where_the_script_works_is_left() -> N
     before = "for n in range(99):\n    out = f'runs/{n}'\n" + found
     (message,) = edited(script(before=before), CODE).left
     assert "`out` goes by what is there" in message
+
+
+@pytest.mark.parametrize(
+    ("asks", "gives"),
+    [
+        ("if os.path.exists('out'):\n    raise FileExistsError", "if broadcast_value(os.path.exists('out')):"),
+        (
+            "path = 'out'\nif len(sys.argv) > 1 and Path(path).is_dir():\n    sys.exit('there')",
+            "if broadcast_value(len(sys.argv) > 1 and Path(path).is_dir()):",
+        ),
+        ("assert not os.path.isdir('out')", "assert broadcast_value(not os.path.isdir('out'))"),
+        ("there = os.path.exists('out')\nn = 1 if there else 0", "there = broadcast_value(os.path.exists('out'))"),
+        (
+            "n = 0\nif os.path.exists('out'):\n    n = 1\nfirst = n",
+            "if broadcast_value(os.path.exists('out')):",
+        ),
+        ("if os.listdir('out'):\n    input('go on?')", "if broadcast_value(os.listdir('out')):"),
+    ],
+)
+def test_all_ranks_go_by_what_rank_0_finds_there(asks: str, gives: str) -> None:
+    made = "os.makedirs(os.path.join('out', 'a'))" if "listdir" in asks else "os.makedirs('out')"
+    text = script(imports="import sys\nfrom pathlib import Path", before=f"{asks}\n{made}")
+    result = edited(text, "DDP101", CODE)
+    assert gives in result.text
+    assert not result.left
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "if not os.path.exists('out'):\n    os.makedirs('out')",  # nothing goes by it
+        "if os.path.exists('data'):\n    raise ValueError\nos.makedirs('out')",
+        "assert os.path.exists('data')\nwith open('data/index.txt', 'w') as f:\n    f.write('x')",  # it is there before
+    ],
+)
+def test_a_question_that_nobody_answers_otherwise_stays(before: str) -> None:
+    assert "broadcast_value" not in edited(script(before=before), "DDP101", "DDP401", CODE).text
+    behind = script(before="if os.path.exists('out'):\n    raise ValueError", after="os.makedirs('out')")
+    assert "broadcast_value" not in edited(behind, "DDP101", CODE).text  # all ranks have trained in between
+
+
+def test_a_question_before_the_set_up_is_left_to_the_user() -> None:
+    text = script(imports="if os.path.exists('out'):\n    raise ValueError\nos.makedirs('out')")
+    assert len(edited(text, "DDP101", CODE).left) == 1
+
+
+def test_a_directory_below_the_one_that_was_removed() -> None:
+    before = "run = os.path.join('out', 'a')\nif os.path.exists('out'):\n    shutil.rmtree('out')\nos.makedirs(run)"
+    result = edited(script(imports="import shutil", before=before), CODE)
+    assert result.has("if is_main_process():\n    os.makedirs(run)")

@@ -21,6 +21,7 @@ START = "out, truth = 'runs', zoo.truth()"
         ("path = 'best.pt'\ntorch.save(model.state_dict(), path)", "state = torch.load(path)"),
         ("torch.save(model.state_dict(), f'{out}/best.pt')", "state = torch.load(os.path.join(out, 'best.pt'))"),
         (SAVE, "state = torch.load(sys.argv[1])"),
+        ("best = sys.argv[1]\nopen(best, 'w').write('x')", "rows = Path(best).resolve().read_text()"),
         (
             "import json\nwith open('a.json', 'w') as f:\n    json.dump([1], f)",
             "with open('a.json') as f:\n    rows = f.read()",
