@@ -18,8 +18,8 @@ from ddpify.facts.contents import (
     parameters_in,
     take_in,
 )
-from ddpify.facts.expressions import Expressions
 from ddpify.facts.frames import Frame
+from ddpify.facts.learned import LAYERS, PARAMETERS, Learned
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
@@ -96,11 +96,8 @@ view reshape squeeze unsqueeze neg mul div requires_grad_ retain_grad register_h
 #: methods that leave a sum what it is, or are linear in it
 _LINEAR = frozenset(_KEPT.split())
 
-_PARAMETERS = frozenset({"parameters", "named_parameters", "trainable_parameters"})
-_LAYERS = frozenset({"children", "modules", "named_children", "named_modules"})
 
-
-class Methods(Expressions):
+class Methods(Learned):
     """Calls of methods outside the project."""
 
     def method(
@@ -153,7 +150,7 @@ class Methods(Expressions):
                 return (obj,)  # .map(f), .filter(f), .with_format("torch"): a stream still
             case Loader():
                 return self.loader_made(obj, node, given, named, frame) if name == "__init__" else UNKNOWN
-            case Method() if name in _PARAMETERS and isinstance(top := looked_up_in(obj), (Module, Thing)):
+            case Method() if name in PARAMETERS and isinstance(top := looked_up_in(obj), (Module, Thing)):
                 top = self.by_use(top) if isinstance(top, Thing) else top  # net.layer1.parameters()
                 return self.learned(node, frame, name, (top,), part=True)
         self.callbacks(given, named, node, frame)
@@ -181,7 +178,7 @@ class Methods(Expressions):
             if name == "requires_grad_" and isinstance(obj, Module):
                 obj.frozen = self.truth(given[0][1]) is False if given else False
             return (obj,)
-        if name in _PARAMETERS or name in _LAYERS:
+        if name in PARAMETERS or name in LAYERS:
             return self.learned(node, frame, name, tuple(inner))
         if name == "state_dict":
             return self.made(node, frame, StateDict(self.site(node, frame), of=obj))
@@ -197,13 +194,6 @@ class Methods(Expressions):
             return (Data("tensor", "sample", known | {FromForward(inner[0], node)}),)
         return (Data("any"),)
 
-    def learned(self, node: cst.Call, frame: Frame, name: str, held: tuple[Module, ...], part: bool = False) -> Value:
-        """`net.parameters()`, `net.named_children()`: by pairs where they come with their names."""
-        made = Parameters(self.site(node, frame), modules=held, part=part)
-        if name.startswith("named"):
-            return (Seq(made.site, joined=(Seq(made.site, elements=[(Data("str"),), (made,)]),)),)
-        return self.made(node, frame, made, f"parameters of {[id(m) for m in held]}")
-
     def of_data(
         self, obj: Data, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
     ) -> Value:
@@ -211,8 +201,8 @@ class Methods(Expressions):
         if name == "backward":
             self.event("backward", node, frame, obj, value=(obj,))
             return NONE
-        if name in ("parameters", "named_parameters"):
-            return (Parameters(self.site(node, frame)),)
+        if name in PARAMETERS:
+            return self.learned(node, frame, name, self.asked(node), part=True)
         known = detached(known) if name in _CUTS else known
         whole = (not given and "dim" not in named and "axis" not in named) or is_flat(node)
         agg = obj.agg
@@ -339,11 +329,3 @@ class Methods(Expressions):
         self.callbacks(given, named, node, frame)
         known = frozenset(obj.origins).union(*(origins(v) for _, v in (*given, *named.values())))
         return (Data("any", "other", known),)
-
-    def by_use(self, obj: Thing) -> Module:
-        """Something unknown that gives its parameters to an optimizer is a module."""
-        key = (id(obj), 0, "module by use")
-        made = self.sites.setdefault(key, Module(obj.site, evidence="known by use: .parameters() is taken of it"))
-        assert isinstance(made, Module)
-        obj.module, made.part_of = made, obj.owner
-        return made

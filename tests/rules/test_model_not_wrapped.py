@@ -238,6 +238,8 @@ for epoch in range(2):
         "for p in net.body.layer1.parameters():\n    p.requires_grad = False",
         "for name, p in net.body.named_parameters():\n    p.requires_grad = 'fc' in name",
         "net.body.requires_grad_(False)",
+        "for p in net.parameters():\n    p.requires_grad = False\n"
+        "for p in net.get_classifier().parameters():\n    p.requires_grad = True",
     ],
 )
 def test_parts_of_a_model_that_is_not_there_are_frozen_before_the_wrap(imports: str, net: str, freezing: str) -> None:
