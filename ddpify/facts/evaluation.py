@@ -152,7 +152,7 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
         return "it has a batch sampler of its own"
     if not known.is_simple and not isinstance(known.dataset, cst.Call):
         return "its dataset has no name of its own"
-    if known.splat is not None and loader.unknown_splat:
+    if (known.splat is not None and loader.unknown_splat) or any(a.star == "*" for a in known.call.args):
         return "its arguments are known at run time only"
     if not over:
         return "it is read in a way that could not be followed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument
+from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
@@ -173,11 +173,17 @@ class EvaluationNotExact(Rule):
         batches = f"BatchSampler({order}, {source.code(e.batch_size)}, drop_last={known.drop_last is True})"
         name = names.fresh("val_batches")
         line = f"{name} = list({names['torch']}.utils.data.{batches})[{dist}.get_rank()::{dist}.get_world_size()]"
-        positional = [at for at, a in enumerate(known.call.args) if a.keyword is None and at]
-        edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "dist"), AddImport(source, "torch")]
-        if positional:  # DataLoader(ds, 64, False): the rest by name
-            edits.append(DropArguments(source, known.call, tuple(positional)))
         drop = ("batch_size", "shuffle", "drop_last", "sampler")
+        edits += [InsertBefore(source, known.stmt, (line,)), AddImport(source, "dist"), AddImport(source, "torch")]
+        gone: list[int] = []
+        for at, arg in enumerate(known.call.args):
+            what = loader_argument(at, arg)
+            if arg.keyword is None and what in (*drop, "batch_sampler"):
+                gone.append(at)
+            elif arg.keyword is None and at and what:  # DataLoader(ds, 64, False, None, None, 2, pad): by name
+                edits.append(Surround(source, arg.value, f"{what}=", ""))
+        if gone:
+            edits.append(DropArguments(source, known.call, tuple(gone)))
         return [*edits, SetArgument(source, known.call, "batch_sampler", name, drop)]
 
     def lint(self, facts: Facts) -> Iterator[Finding]:

@@ -110,6 +110,30 @@ def test_the_number_of_batches_is_added_up_with_what_it_divides(
 
 
 @pytest.mark.parametrize(
+    ("rest", "left"),
+    [
+        ("4, False", ""),
+        ("4, False, None, None, 2, pad, False", "num_workers=2, collate_fn=pad, pin_memory=False, "),
+        ("4, False, num_workers=2", "num_workers=2, "),
+    ],
+)
+def test_options_of_a_loader_dealt_out_by_batch_stay(rest: str, left: str) -> None:
+    """`batch_size` and `shuffle` go into the batch sampler; a collate function in its place was lost with them."""
+    before = BATCHES.format(start="", loop="x, y in loader", step=ADD, end="total / len(loader)")
+    before = before.replace("held_set, batch_size=4", f"held_set, {rest}")
+    result = edited(script(functions="pad = None", before=before, inside="print(score(model, held))"), "DDP304")
+    assert f"held = DataLoader(held_set, {left}batch_sampler=val_batches)" in result.text
+
+
+def test_a_loader_with_unknown_places_is_read_in_full() -> None:
+    before = BATCHES.format(start="", loop="x, y in loader", step=ADD, end="total / len(loader)")
+    before = before.replace("held_set, batch_size=4", "held_set, *map(int, os.environ['SIZE'].split())")
+    result = edited(script(before=before, inside="print(score(model, held))"), "DDP304")
+    assert "held = DataLoader(held_set, *map(int" in result.text
+    assert result.left == ["every rank evaluates the whole of `held_set`: its arguments are known at run time only"]
+
+
+@pytest.mark.parametrize(
     ("loop", "step", "end", "inside", "why"),
     [
         ("i, (x, y) in enumerate(loader)", ADD, "total / i", "print(score(model, held))", "`i` of the last batch"),
