@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import data_of
 from ddpify.facts.values import Ext, Iteration
 from ddpify.source import Source, walk
 
@@ -37,6 +38,36 @@ def counter(source: Source, node: cst.While) -> str | None:
                     if written.count(name) == 1:
                         return name
     return None
+
+
+def resumed(facts: Facts, source: Source, node: cst.For, name: str) -> str:
+    """`args.start_epoch + epoch` of a loop that counts from 0 in every run: the epoch of all runs together, or ""."""
+    first = [n for n in walk(node.iter) if isinstance(n, cst.Call) and _ranges(facts, n)]
+    if len(first) != 1 or (len(first[0].args) > 1 and source.code(first[0].args[0].value) != "0"):
+        return ""
+    written = {source.code(t) for n in walk(node.body) for t in _targets(n)}
+    for n in walk(node.body):
+        match n:
+            case cst.BinaryOperation(operator=cst.Add(), left=cst.Name(value=left), right=other) if left == name:
+                pass
+            case cst.BinaryOperation(operator=cst.Add(), left=other, right=cst.Name(value=right)) if right == name:
+                pass
+            case _:
+                continue
+        plain = isinstance(other, cst.Name) or (isinstance(other, cst.Attribute) and isinstance(other.value, cst.Name))
+        if plain and source.code(other) not in written and _is_whole(facts, other):
+            return source.code(n).strip("()")
+    return ""
+
+
+def _ranges(facts: Facts, call: cst.Call) -> bool:
+    return any(isinstance(o, Ext) and o.name == "builtins.range" for o in facts.flow.values.get(call.func, ()))
+
+
+def _is_whole(facts: Facts, node: cst.BaseExpression) -> bool:
+    """A whole number, or what is read from a checkpoint where a run is resumed."""
+    held = data_of(facts.flow.values.get(node, ()))
+    return held is not None and held.form in ("int", "any")
 
 
 def _targets(node: cst.CSTNode) -> list[cst.CSTNode]:

@@ -159,14 +159,18 @@ def _inner_reads(facts: Facts, known: LoaderFacts, draws: Draws) -> Iterator[Edi
         yield Append(source, node, f".{part}")
 
 
-def check_steps(known: LoaderFacts) -> list[Edit]:
+def check_steps(facts: Facts, known: LoaderFacts) -> list[Edit]:
     """drop_last may leave a rank without a single batch: then the script says so instead of training nothing."""
     if not isinstance(known.stmt, cst.Assign) or known.stmt.value is not known.call:
         return []
     target = known.source.code(known.stmt.targets[0].target)
+    key = training_key(facts, known.call)  # an evaluation of which nothing is left prints what it printed before
+    test = f"len({target}) == 0"
+    if key is not None:
+        test = f"({key[0]}) and {test}" if " or " in key[0] else f"{key[0]} and {test}"
     unit = "    "
     text = 'raise ValueError("fewer samples per process than one batch: no training step would be made")'
-    return [InsertAfter(known.source, known.stmt, (f"if len({target}) == 0:\n{unit}{text}",))]
+    return [InsertAfter(known.source, known.stmt, (f"if {test}:\n{unit}{text}",))]
 
 
 def reads_of(facts: Facts, known: LoaderFacts, name: str) -> Iterator[tuple[Source, cst.Attribute]]:

@@ -259,7 +259,7 @@ class LoaderWithoutSampler(Rule):
         edits.append(AddImport(source, "DistributedSampler"))
         edits.extend(self.lengths(facts, known))
         if known.drop_last:
-            edits.extend(check_steps(known))
+            edits.extend(check_steps(facts, known))
         if facts.global_batch == "keep":
             edits.extend(divided(facts, known))
         moved = "shuffling moves into the sampler" if known.shuffles is not False else "the order stays"
@@ -275,7 +275,7 @@ class LoaderWithoutSampler(Rule):
         """What the script draws by itself: by RandomSampler, a sampler of its own, whole batches, a stream."""
         message, reason, edits = dealt_out(facts, known)
         if known.drop_last and (known.draws is None or known.draws.how == "sampler"):
-            edits.extend(check_steps(known))
+            edits.extend(check_steps(facts, known))
         if facts.global_batch == "keep":
             edits.extend(divided(facts, known))
         return self.finding(known.source, known.call, message, *edits, reason=reason)

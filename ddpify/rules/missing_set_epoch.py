@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.edits import AddImport, Edit, Hoist, InsertBefore, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
-from ddpify.facts.counting import counter, counts, first_statement
+from ddpify.facts.counting import counter, counts, first_statement, resumed
 from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
@@ -331,7 +331,7 @@ class MissingSetEpoch(Rule):
         if target.value == "_":
             edits.append(Replace(frame.source, target, facts.names_of(frame.source)["epoch"]))
             return facts.names_of(frame.source)["epoch"]
-        return target.value
+        return resumed(facts, frame.source, node, target.value) or target.value
 
     def steps(self, facts: Facts) -> Iterator[Finding]:
         """Batches that are not read by a loop over the loader (`next(it)`): passes that cannot be counted here."""

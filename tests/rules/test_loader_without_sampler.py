@@ -301,3 +301,24 @@ def test_a_dataset_in_a_loader_in_a_loop_is_made_once() -> None:
     done = convert_bytes(text.encode()).text
     assert "    train_set = TensorDataset(torch.ones(8, 4))\n" in done
     assert "DataLoader(train_set, sampler=DistributedSampler(train_set))\n" in done
+
+
+@pytest.mark.parametrize(
+    ("makes", "test"),
+    [
+        (
+            """
+            def load(stage):
+                dataset = train_set if stage == "fit" else test_set
+                loader = DataLoader(dataset, 4, shuffle=True, drop_last=True)
+                return loader
+            train, test = load("fit"), load("held out")
+            """,
+            'if stage == "fit" and len(loader) == 0:',
+        ),
+        ("train = DataLoader(train_set, 4, drop_last=True)\ntest = DataLoader(test_set, 4)", "if len(train) == 0:"),
+    ],
+)
+def test_only_a_loader_that_trains_is_asked_whether_it_has_a_batch(makes: str, test: str) -> None:
+    """An evaluation of fewer samples than one batch was no error before, and is none on ranks."""
+    assert f"{test}\n" in gives(makes)

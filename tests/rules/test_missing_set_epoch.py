@@ -53,6 +53,24 @@ def test_the_absolute_epoch_is_used(loop: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("loop", "epoch"),
+    [
+        ("for k in range(9):\n    print('epoch', start + k + 1)", "start + k"),
+        ("for k in range(0, 9):\n    print(f'epoch {k + start}')", "k + start"),
+        ("start = torch.load(sys.argv[2])['epoch']\nfor k in range(9):\n    print(start + k)", "start + k"),
+        ("for k in range(start, 9):\n    print('epoch', start + k)", "k"),
+        ("for k in range(9):\n    print('epoch', k + 1)", "k"),
+        ("for k in range(9):\n    print(0.5 + k, rate + k)", "k"),
+        ("for k in range(9):\n    print(start + k)\n    start = 0", "k"),
+    ],
+)
+def test_a_loop_that_counts_anew_in_a_resumed_run_tells_the_epoch_of_all_runs(loop: str, epoch: str) -> None:
+    text = SCRIPT.format(rest=f"rate = float(sys.argv[2])\n{loop}\n    train_epoch()")
+    assert f"    loader.sampler.set_epoch({epoch})\n" in edited(text, CODE).text
+
+
+
+@pytest.mark.parametrize(
     "loop",
     [
         "left = 9\nwhile left:\n    train_epoch()\n    left -= 1",
