@@ -151,6 +151,25 @@ def test_numbers_that_are_printed_in_full_may_differ_as_losses_may(mine: str, st
     assert {r.name: r for r in rows(pair)}["same_numbers"].status is status
 
 
+@pytest.mark.parametrize(
+    ("mine", "one", "status"),
+    [
+        ("3.0000", "2.0000", Status.HELD),  # the loss itself
+        ("12.0000", "8.0000", Status.HELD),  # what it was before it was divided by 4
+        ("12.0000", "9.0000", Status.FAILED),
+        ("8.0100", "8.0000", Status.FAILED),
+    ],
+)
+def test_a_loss_that_was_divided_before_it_went_back_is_rank_0s_own(mine: str, one: str, status: Status) -> None:
+    def printed(loss: float, number: str) -> list[dict[str, Any]]:
+        went = {"kind": "loss", "number": 1, "step": 1, "at": None, "value": loss}
+        line = {"kind": "line", "text": f"step 1: loss {number}", "place": "between", "number": 1}
+        return [{**ORDER, "batches": [[0]]}, went, line, end()]
+
+    pair = Pair(trace(printed(3.0, mine), printed(1.0, mine)), trace(printed(2.0, one)), True)
+    assert {r.name: r for r in rows(pair)}["same_numbers"].status is status
+
+
 @pytest.mark.parametrize(("mine", "status"), [("0.735", Status.HELD), ("0.733", Status.FAILED)])
 def test_a_number_over_the_padded_set_may_differ_by_the_padding_and_what_printing_cuts_off(
     mine: str, status: Status

@@ -242,7 +242,19 @@ def _own(pair: Pair, found: Different) -> bool:
     if padded(pair, found) or (found.mine * pair.world == found.one and found.mine in pair.batch_sizes):
         return True
     step = [loss for loss in pair.losses if loss.step == found.ranks.number]
-    return any(loss.ranks[0] is not None and near(f"{found.mine:g}", f"{loss.ranks[0]:.12g}", 1e-3) for loss in step)
+    return any(_of_loss(found, loss.ranks[0], loss.one) for loss in step)
+
+
+def _of_loss(found: Different, own: float | None, one: float | None) -> bool:
+    """The loss of rank 0's batch, or a multiple of it that the original has of its own loss (`loss / 4` goes back)."""
+    if own is None:
+        return False
+    if near(f"{found.mine:g}", f"{own:.12g}", 1e-3):
+        return True
+    if one is None:
+        return False
+    exact, told = abs(found.one * (own - one)), abs(found.mine * one - found.one * own)
+    return told <= 1e-3 * exact + found.place * (abs(own) + abs(one))
 
 
 def padded(pair: Pair, found: Different) -> bool:
