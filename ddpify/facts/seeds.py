@@ -13,6 +13,7 @@ from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.facts.layers import NOISE, mentions
 from ddpify.facts.values import Class, Data, Dataset, Instance, Obj, Thing, Value
+from ddpify.source import walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -43,6 +44,9 @@ _KINDS = {
 #: what draws the numbers of a training step; orders and choices are looked at where batches come from
 _NUMBERS = re.compile(r"(rand(n|int)?|randn?_like|randperm|(standard_)?normal|bernoulli|uniform|beta)")
 _IN_PLACE = re.compile(r"((log_)?normal|uniform|bernoulli|exponential|cauchy|geometric|random)_")
+#: `torch.randn_like(x)` in the methods of a dataset or of a transform
+_SAMPLES = re.compile(r"rand(n|int|perm)?(_like)?|multinomial|bernoulli|normal")
+_GIVES = ("__getitem__", "__getitems__", "__iter__", "__call__", "forward")
 #: a generator of its own with a seed draws alike on all ranks, whatever the global seed
 _SEEDED = re.compile(r"\brandom\.(RandomState|default_rng|Random)\((?=[^)\s])")
 
@@ -100,7 +104,7 @@ def _augments(facts: Facts, value: Value, depth: int = 4) -> str:
                 return "the training data are augmented at random"
         elif isinstance(obj, Instance):
             text = _SEEDED.sub("", _class_text(obj.cls))
-            if "random" in text.lower() or "Random" in text:
+            if "random" in text.lower() or _samples(obj.cls):
                 return "the training data are drawn or augmented at random"
             for field in obj.fields.values():
                 why = _augments(facts, field, depth - 1) if depth else ""
@@ -123,3 +127,24 @@ def _random_transform(facts: Facts, obj: Obj) -> bool:
 
 def _class_text(cls: Class | None) -> str:
     return "\n".join(c.source.code(c.node) for c in cls.lineage()) if cls is not None else ""
+
+
+def _samples(cls: Class | None) -> bool:
+    """Whether what gives a sample (`__getitem__`, a transform's `__call__`) draws with torch's global generator."""
+    methods: dict[str, cst.FunctionDef] = {}
+    for c in reversed(list(cls.lineage()) if cls is not None else []):
+        methods |= {n.name.value: n for n in c.node.body.body if isinstance(n, cst.FunctionDef)}
+    todo, seen = [n for n in _GIVES if n in methods], set[str]()
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        for n in walk(methods[name].body):
+            match n:
+                case cst.Attribute(value=cst.Name(), attr=cst.Name(value=other)) if other in methods:
+                    todo += [other] if other not in seen else []
+                case cst.Call(func=cst.Attribute(value=owner, attr=cst.Name(value=what)), args=args):
+                    drawn = isinstance(owner, cst.Name) and owner.value == "torch" and _SAMPLES.fullmatch(what)
+                    of_its_own = any(a.keyword is not None and a.keyword.value == "generator" for a in args)
+                    if (drawn or _IN_PLACE.fullmatch(what)) and not of_its_own:
+                        return True
+    return False

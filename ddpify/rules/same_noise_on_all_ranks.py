@@ -26,14 +26,6 @@ from ddpify.source import Source
 _SEEDS = re.compile(r"seed", re.IGNORECASE)
 
 
-#: what goes on from the stream that a process has: with CUDA, unseeded ones are alike
-_STREAMS = {
-    "torch": "{0}.manual_seed({0}.initial_seed()",
-    "numpy": "{0}.random.seed({0}.random.randint(2**31)",
-    "random": "{0}.seed({0}.getrandbits(32)",
-}
-
-
 class SameNoiseOnAllRanks(Rule):
     """Dropout and augmentation draw the same random numbers on every rank.
 
@@ -158,10 +150,7 @@ class SameNoiseOnAllRanks(Rule):
                 loss.backward()
                 optimizer.step()
             """,
-            gives=(
-                "    torch.manual_seed(torch.initial_seed() + dist.get_rank())\n"
-                "    np.random.seed(np.random.randint(2**31) + dist.get_rank())\n",
-            ),
+            gives=("    torch.manual_seed(torch.initial_seed() + dist.get_rank())\n",),
         ),
     )
 
@@ -236,7 +225,7 @@ class SameNoiseOnAllRanks(Rule):
         names = facts.names_of(source)
         rank = f"{names['dist']}.get_rank()"
         if apart:
-            return [("", f"{line} + {rank})") for line in streams_drawn(facts, source)]
+            return [("", f"{line} + {rank})") for line in draws_of_torch(facts, source)]
         asked = [(test, s) for s in fixed if (test := asked_for(facts, s, source, frame, place)) is not None]
         lines = []
         for what in ("torch", "numpy", "random"):
@@ -270,22 +259,22 @@ class SameNoiseOnAllRanks(Rule):
         )
 
 
-def streams_drawn(facts: Facts, source: Source) -> list[str]:
-    """The seeds of the streams that the training steps draw from, by the names that the file has for their modules."""
+def draws_of_torch(facts: Facts, source: Source) -> list[str]:
+    """The seed of torch, where the training steps draw from it: without one, CUDA's numbers are alike on all ranks.
+
+    numpy and random begin differently in each process, as torch does on the CPU.
+    """
     training = facts.roles.training_loops
-    inside = (
-        e
+    drawn = any(
+        e.name.startswith("torch.")
+        and role_of(e.name) == "random"
+        and "generator" not in e.extra
+        and any(lp.node in training for loops in e.all_loops() for lp in loops)
         for e in facts.flow.log.of("external")
-        if any(lp.node in training for loops in e.all_loops() for lp in loops) and "generator" not in e.extra
     )
-    drawn = {e.name.split(".")[0] for e in inside if role_of(e.name) == "random" or e.name.startswith("random.")}
-    found = []
-    for what, seed in _STREAMS.items():
-        given = facts.flow.modules[source].scope.names.items()
-        name = next((n for n, held in given if any(isinstance(o, Ext) and o.name == what for o in held)), "")
-        if what in drawn and name:
-            found.append(seed.format(name))
-    return found
+    given = facts.flow.modules[source].scope.names.items()
+    name = next((n for n, held in given if any(isinstance(o, Ext) and o.name == "torch" for o in held)), "")
+    return [f"{name}.manual_seed({name}.initial_seed()"] if drawn and name else []
 
 
 def _given(event: Event) -> list[cst.BaseExpression]:

@@ -69,7 +69,6 @@ def test_a_loop_that_counts_anew_in_a_resumed_run_tells_the_epoch_of_all_runs(lo
     assert f"    loader.sampler.set_epoch({epoch})\n" in edited(text, CODE).text
 
 
-
 @pytest.mark.parametrize(
     "loop",
     [

@@ -181,3 +181,59 @@ def test_ranks_are_seeded_apart_where_the_seed_has_a_name(seed: str, written: st
     text = convert_bytes(TRAINER.replace("SEED", seed).encode()).text
     block = f"    if not is_main_process():\n        torch.manual_seed({written})\n    trainer.run(3)\n"
     assert block in text
+
+
+TRANSFORMED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Blur:
+    def __call__(self, x):
+        return x + torch.randn_like(x)
+
+class Signals(Dataset):
+    def __init__(self, n, transform=None):
+        self.transform = transform
+        self.x = torch.randn(n, 12)
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        x = self.x[index]
+        return self.transform(x) if self.transform else x
+
+torch.manual_seed(4)
+signals = Signals(8{given})
+loader = DataLoader(signals, batch_size=2, shuffle=True)
+{later}
+net = nn.Linear(12, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(2):
+    {inside}
+    for x in loader:
+        net(x).mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "later", "inside", "noisy"),
+    [
+        (", Blur()", "", "pass", True),
+        ("", "signals.transform = Blur()", "pass", True),
+        ("", "", "loader.dataset.transform = Blur()", True),
+        ("", "", "pass", False),  # what is drawn once, where the data set is made, is no noise
+    ],
+)
+def test_a_transform_that_draws_is_noise_wherever_it_is_set(given: str, later: str, inside: str, noisy: bool) -> None:
+    text = convert_bytes(TRANSFORMED.format(given=given, later=later, inside=inside).encode()).text
+    assert ("torch.manual_seed(4 + dist.get_rank())" in text) is noisy
+
+
+def test_unseeded_streams_of_numpy_are_left_as_they_are() -> None:
+    """Every process begins with another one; torch's are alike with CUDA."""
+    script = TRANSFORMED.format(given="", later="", inside="pass").replace("torch.manual_seed(4)", "import numpy as np")
+    step = "x = x + torch.randn(12) * float(np.random.uniform())\n        net(x)"
+    text = convert_bytes(script.replace("net(x)", step).encode()).text
+    assert "torch.manual_seed(torch.initial_seed() + dist.get_rank())" in text
+    assert "np.random.seed" not in text
