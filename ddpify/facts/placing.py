@@ -98,11 +98,12 @@ def exclusive(one: Event, other: Event) -> bool:
         if loops:
             return False
         if stmt is not stmt2:
-            return _branches(frame.source, stmt, stmt2)
+            return in_branches(frame.source, stmt, stmt2)
     return False
 
 
-def _branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+def in_branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
+    """Whether two statements stand in the two branches of an `if`."""
     above, above2 = set(source.ancestors(one)), set(source.ancestors(other))
     tests = [n for n in above & above2 if isinstance(n, cst.If) and n.orelse is not None]
     return any((n.body in above and n.orelse in above2) or (n.body in above2 and n.orelse in above) for n in tests)

@@ -13,7 +13,7 @@ from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.given import Made, made_in_place
-from ddpify.facts.placing import common_block, in_block
+from ddpify.facts.placing import common_block, in_block, in_branches
 from ddpify.facts.preparing import only_notes, prepares
 from ddpify.facts.roles import Roles, root
 from ddpify.facts.routes import Route, find_routes, in_step
@@ -196,6 +196,7 @@ class _Search:
         use = _stmt_in(first, frame)
         # if cuda: self.net = self.net.cuda(), which some runs do not do: the wrap stands behind it, not in it
         held = [s for e in binds if (s := _stmt_in(e, frame)) is not None and e.kind in ("bind", "set")]
+        held += self.instead(cell, frame, bound)
         block = common_block(frame.source, [*held, bound, use] if use is not None else [*held, bound])
         if block is None:
             return self.none(f"no place for the wrap of `{target}` was found")
@@ -223,6 +224,16 @@ class _Search:
                     may_be_plain=plain,
                 )
         return self.none(f"`{target}` is made and trained in one statement")
+
+    def instead(self, cell: Cell, frame: Frame, bound: cst.CSTNode) -> list[cst.CSTNode]:
+        """`if small: self.net = Small() else: self.net = Large()`: where other runs have another model in the cell."""
+        others = [
+            e
+            for e in cell.binds
+            if e.kind in ("bind", "set") and any(m.has_parameters for m in modules(e.value)) and not self.puts(e)
+        ]
+        stmts = [s for e in others if e.seq < self.first.seq and (s := _stmt_in(e, frame)) is not None]
+        return [s for s in stmts if in_branches(frame.source, s, bound)]
 
     def anew(self, frame: Frame) -> bool:
         """Whether a loop that the model was made before leads to a function: `train_epoch(model)` for each epoch."""

@@ -510,3 +510,51 @@ def test_what_apply_gives_back_is_the_wrapper_still() -> None:
     text = convert_source(Source(Path("train.py"), APPLIED.encode())).text
     assert "\nnet = DDP(net)\n" in text
     assert "    net = net.apply(adjust)\n    net = net.train()\n" in text
+
+
+REGISTRY = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+{classes}
+class Trainer:
+    def __init__(self, args, kind):
+        if "large" in args.name:
+            body = nn.Linear(4, 4)
+            self.net = kind(body).to("cpu")
+        else:
+            table = torch.zeros(3)
+            self.net = kind(table).to("cpu")
+
+    def run(self):
+        optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        for x in DataLoader(torch.ones(8, 4)):
+            self.net(x).mean().backward()
+            optimizer.step()
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--name", default="large1")
+args = parser.parse_args()
+kinds = {{{kinds}}}
+Trainer(args, kinds[args.name]).run()
+"""
+KIND = """class Kind{0}(nn.Module):
+    def __init__(self, given):
+        super().__init__()
+        self.layer = nn.Linear(4, {0} + 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 15])
+def test_models_of_two_branches_are_wrapped_behind_both_however_many_kinds_there_are(number: int) -> None:
+    classes = "".join(KIND.format(i) for i in range(number))
+    script = REGISTRY.format(classes=classes, kinds=", ".join(f'"large{i}": Kind{i}' for i in range(number)))
+    text = convert_source(Source(Path("train.py"), script.encode())).text
+    assert '            self.net = kind(table).to("cpu")\n        self.net = DDP(self.net)\n' in text
+    assert text.count("DDP(self") == 1
