@@ -10,10 +10,10 @@ from ddpify.edits import AddImport, Append, Delete, Edit, Replace
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices, given_devices
+from ddpify.facts.devicetext import is_text_there
 from ddpify.facts.ranks import guarded
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.several_gpus import handed_on, several_gpus
-from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._several_gpus import shifted
 from ddpify.source import Source, walk
@@ -266,14 +266,7 @@ class DeviceNotPerRank(Rule):
                 continue
             if constants(values.get(node, ())) != texts or _comes_before(source, node, choice.owner):
                 continue
-            parent = source.parents.get(node)
-            compared = isinstance(parent, (cst.Comparison, cst.ComparisonTarget))
-            method = isinstance(parent, cst.Attribute) and parent.value is node
-            call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
-            called = isinstance(call, cst.Call) and any(
-                isinstance(o, Ext) and o.name in _TYPES for o in values.get(call.func, ())
-            )
-            if compared or method or called:
+            if is_text_there(facts, source, node):
                 yield self.finding(
                     source,
                     node,
@@ -281,18 +274,6 @@ class DeviceNotPerRank(Rule):
                     Append(source, node, ".type"),
                     reason="a device is no string",
                 )
-
-
-#: Calls that take the type of a device, as a string.
-_TYPES = frozenset(
-    {
-        "torch.autocast",
-        "torch.amp.autocast",
-        "torch.amp.GradScaler",
-        "torch.amp.grad_scaler.GradScaler",
-        "torch.get_autocast_dtype",
-    }
-)
 
 
 def _comes_before(source: Source, node: cst.CSTNode, owner: cst.CSTNode) -> bool:

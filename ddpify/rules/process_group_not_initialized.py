@@ -11,6 +11,7 @@ from ddpify.edits import AddHelper, Delete, Edit, InsertAfter, InsertBefore, Rep
 from ddpify.errors import Seen
 from ddpify.facts import Facts
 from ddpify.facts.devices import DeviceChoice, only_availability
+from ddpify.facts.devicetext import option_is_text
 from ddpify.facts.setup import SetUp, by_flag, find_setup, moves_up
 from ddpify.facts.trails import shown
 from ddpify.facts.values import Wrapped
@@ -145,8 +146,9 @@ class ProcessGroupNotInitialized(Rule):
                     f"`{target}` is this process's GPU",
                 )
             call = f'{facts.names["torch"]}.device({target}).type == "cuda"'
+            text = ".type" * ("." in target and option_is_text(facts, target))
             return (
-                [placed(f"{target} = {name}({call})")],
+                [placed(f"{target} = {name}({call}){text}")],
                 {"flag"},
                 f"`{target}` becomes this process's device",
             )

@@ -159,3 +159,43 @@ def test_a_number_of_a_gpu_beside_a_flag_that_leaves_gpus_alone(test: str, backe
     text = convert_source(Source(Path("train.py"), MOVED.replace("MOVES", moves).encode())).text
     assert "args.gpu = setup_distributed()" in text
     assert f'init_process_group("{backend}", device_id=device, **alone)' in text
+
+
+OPTION = """
+import argparse
+import json
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--device", default="cuda:0"{kind})
+args = parser.parse_args()
+{before}
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+model = nn.Linear(4, 1).to(args.device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        loss = model(x.to(args.device)).mean()
+        loss.backward()
+        optimizer.step()
+        {inside}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "inside", "is_text"),
+    [
+        pytest.param("", "", "args.device.startswith('cuda') and torch.cuda.synchronize()", True, id="a-method"),
+        pytest.param("", "amp = args.device == 'cuda'", "", True, id="compared"),
+        pytest.param("", "autocast = torch.autocast(args.device)", "", True, id="the-type-that-autocast-takes"),
+        pytest.param("", "json.dump(vars(args), open('args.json', 'w'))", "", True, id="written-with-all-options"),
+        pytest.param("", "", "print(args.device)", False, id="shown-alone"),
+        pytest.param(", type=torch.device", "amp = args.device.type == 'cuda'", "", False, id="a-device-already"),
+    ],
+)
+def test_an_option_that_is_used_as_text_stays_text(kind: str, before: str, inside: str, is_text: bool) -> None:
+    text = edited(OPTION.format(kind=kind, before=before, inside=inside or "pass"), CODE).text
+    line = 'args.device = setup_distributed(torch.device(args.device).type == "cuda")'
+    assert f"{line}{'.type' * is_text}\n" in text
