@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 
+#: A number of draws that no list of them can hold: "infinite" loaders ask for so many.
+_ENDLESS = 10**8
+
+
 @dataclass(frozen=True, eq=False)
 class Plain:
     """`RandomSampler(data)`, `SequentialSampler(data)`: a DistributedSampler of the same data takes their place.
@@ -153,7 +157,10 @@ def _can_be_drawn(obj: Obj) -> bool:
 
 
 def _endless(obj: Obj) -> bool:
-    """A sampler of the project that never stops to draw."""
+    """A sampler of the project that never stops to draw; one of torch that is told to draw 1e10 times."""
+    if isinstance(obj, Sampler):
+        told = constants(obj.arguments.get("num_samples", ()))
+        return told is not None and all(isinstance(n, (int, float)) and n >= _ENDLESS for n in told)
     return isinstance(obj, Instance) and obj.cls is not None and never_ends(obj.cls)
 
 

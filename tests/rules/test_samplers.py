@@ -67,6 +67,11 @@ def gives(makes: str, *codes: str) -> str:
             id="with-replacement-it-stays",
         ),
         pytest.param(
+            "loader = DataLoader(data, 4, sampler=RandomSampler(data, replacement=True, num_samples=int(1e10)))",
+            "sampler=EndlessShardedSampler(RandomSampler(data, replacement=True, num_samples=int(1e10))))",
+            id="more-draws-than-a-list-can-hold",
+        ),
+        pytest.param(
             "loader = DataLoader(data, 4, sampler=RandomSampler(data, num_samples=6))",
             "sampler=ShardedSampler(RandomSampler(data, num_samples=6)))",
             id="another-number-of-samples",
