@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpify.facts.buffers import changes_buffers
 from ddpify.facts.contents import modules, with_parts
 from ddpify.facts.values import Data, Module, Parameters, Thing
 
@@ -30,8 +31,11 @@ BUFFERS = (
 )
 
 
-def mentions(module: Module, words: tuple[str, ...]) -> bool:
-    """Whether the class of a module or of one of its parts has one of the words in its text; unknown modules do."""
+def mentions(module: Module, words: tuple[str, ...], written: bool = False) -> bool:
+    """Whether the class of a module or of one of its parts has one of the words in its text; unknown modules do.
+
+    `written`: buffers that no method writes (a mask, a table of positions) are left out.
+    """
     seen: set[int] = set()
 
     def look(m: Module) -> bool:
@@ -40,7 +44,10 @@ def mentions(module: Module, words: tuple[str, ...]) -> bool:
         seen.add(id(m))
         if m.cls is not None:
             texts = [c.source.code(c.node) for c in m.cls.lineage()]
-            if any(w in t for w in words for t in texts) or any(w in b for w in words for b in m.cls.outside()):
+            found = {w for w in words for t in texts if w in t} | {w for w in words for b in m.cls.outside() if w in b}
+            if written and found == {"register_buffer"} and not any(changes_buffers(c) for c in m.cls.lineage()):
+                found = set()
+            if found:
                 return True
             outside = {b for b in m.cls.outside() if not b.startswith("torch.nn.")}
             if outside:
@@ -62,7 +69,7 @@ def mentions(module: Module, words: tuple[str, ...]) -> bool:
 
 def minds_its_mode(module: Module) -> bool:
     """Whether `train()` and `eval()` give other outputs."""
-    return mentions(module, (*NOISE, *BUFFERS))
+    return mentions(module, (*NOISE, *BUFFERS), written=True)
 
 
 def normalises(module: Module) -> bool:

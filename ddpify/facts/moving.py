@@ -37,7 +37,7 @@ def find_moving(flow: Flow, roles: Roles) -> dict[Module, Event]:
         # eval() before the loop and train() in it: from the second turn on it is in train mode
         if module in trains and not _outermost(last) & _outermost(e):
             found.setdefault(module, e)
-    return {m: e for m, e in found.items() if m.has_parameters and mentions(m, BUFFERS)}
+    return {m: e for m, e in found.items() if m.has_parameters and mentions(m, BUFFERS, written=True)}
 
 
 def put_in_eval(flow: Flow) -> set[Module]:

@@ -340,7 +340,8 @@ def _looks_on(facts: Facts, e: Event, followers: set[Module]) -> bool:
 
 def _reads(module: Module, switched: set[Module]) -> bool:
     """Whether buffers make an output: BatchNorm in train mode goes by its batch, whatever it has counted before."""
-    return mentions(module, BUFFERS if module in switched else tuple(w for w in BUFFERS if w != "BatchNorm"))
+    words = BUFFERS if module in switched else tuple(w for w in BUFFERS if w != "BatchNorm")
+    return mentions(module, words, written=True)
 
 
 def _named(e: Event) -> Iterator[Raw]:

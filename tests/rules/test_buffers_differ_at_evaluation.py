@@ -259,3 +259,58 @@ def test_a_loss_by_name_that_runs_the_model_more_than_once(losses: str, loss: st
     done = convert_source(Source(Path("train.py"), code.encode())).text
     assert ("\nnet.broadcast_buffers = False\n" in done) is quiet
     assert len(re.findall(r"^ *sync_buffers\(", done, re.MULTILINE)) == 1
+
+
+BUFFERED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+        {makes}
+
+    def forward(self, x):
+        {first}
+        return self.out(x)
+
+    def more(self, x):
+        {more}
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+held_out = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for epoch in range(3):
+    for (x,) in loader:
+        loss = net(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(sum(net(x).sum().item() for (x,) in held_out))
+"""
+MASK = 'self.register_buffer("mask", torch.ones(4))'
+NAMED = "for name in ('mask', 'scale'): self.register_buffer(name, torch.ones(4))"
+
+
+@pytest.mark.parametrize(
+    ("makes", "first", "more", "synced"),
+    [
+        pytest.param(MASK, "x = x.masked_fill(self.mask == 0, 0)", "pass", False, id="a-mask-is-read"),
+        pytest.param(MASK, "x = x + torch.roll(self.mask, 1)[:4]", "self.count = 3", False, id="another-is-written"),
+        pytest.param(NAMED, "x = x * self.scale", "pass", False, id="names-that-are-computed"),
+        pytest.param(MASK, "self.mask += x.mean()", "pass", True, id="added-to"),
+        pytest.param(MASK, "x = x + self.mask", "self.mask[:2] = x[0, :2]", True, id="written-in-a-method"),
+        pytest.param(MASK, "self.mask.mul_(0.9).add_(x.mean(0))", "pass", True, id="in-place"),
+        pytest.param(MASK, "seen = self.mask", "pass", True, id="another-name-for-it"),
+        pytest.param(MASK, "x = F.batch_norm(x, self.mask, self.mask, training=True)", "pass", True, id="by-torch"),
+        pytest.param(NAMED, "x = x * self.scale", "self.scale.copy_(x[0])", True, id="one-of-several"),
+    ],
+)
+def test_buffers_that_no_method_writes_are_alike_still(makes: str, first: str, more: str, synced: bool) -> None:
+    text = edited(BUFFERED.format(makes=makes, first=first, more=more), "DDP201", "DDP204", "DDP206").text
+    assert ("sync_buffers(net.module)" in text) is synced
