@@ -76,7 +76,7 @@ def _of_loop(facts: Facts, loop: LoopFacts) -> Accumulation | None:
     *begin, last, at = (next(i for i, s in enumerate(body) if _same(s, p)) for p in places)
     first = min(begin)
     batch = tuple(s.body[0] if isinstance(s, cst.SimpleStatementLine) else s for s in body[first : last + 1])
-    plain = all(isinstance(s, (cst.Assign, cst.AnnAssign, cst.With)) for s in batch[:-1])
+    plain = all(isinstance(s, cst.With) or _assigns(s) for s in batch[:-1])
     alone = all(len(s.body) == 1 for s in body[first : last + 1] if isinstance(s, cst.SimpleStatementLine))
     if not (max(begin) <= last < at and first <= last and plain and alone and 0 < len(models) <= _MOST):
         return None
@@ -97,6 +97,15 @@ def _called(facts: Facts, source: Source, forwards: list[Event]) -> tuple[str, .
             return ()
         found[source.code(func)] = None
     return tuple(found)
+
+
+def _assigns(stmt: cst.CSTNode) -> bool:
+    """`loss = loss / k`, `loss /= k`, `if k > 1: loss = loss / k`"""
+    if isinstance(stmt, cst.If):
+        blocks = [stmt.body, *([stmt.orelse.body] if isinstance(stmt.orelse, cst.Else) else [])]
+        small = [n for b in blocks for line in b.body for n in getattr(line, "body", (line,))]
+        return not isinstance(stmt.orelse, cst.If) and all(_assigns(n) for n in small)
+    return isinstance(stmt, (cst.Assign, cst.AnnAssign, cst.AugAssign))
 
 
 def _same(stmt: cst.CSTNode, place: cst.CSTNode) -> bool:

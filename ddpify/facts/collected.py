@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.altered import OTHERWISE, altered, chosen_anew, seen_outside
-from ddpify.facts.contents import data_of, origins
+from ddpify.facts.contents import data_of, is_of_batches, origins
 from ddpify.facts.dependencies import Binding, bindings, closure, named, read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.loops import LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.starts import base_of, same_object
-from ddpify.facts.values import Data, Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing, Value
+from ddpify.facts.values import Data, Dict, Ext, FromForward, Func, Instance, Seq, Thing
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -254,8 +254,3 @@ def _of_batches(facts: Facts, event: Event) -> bool:
         values += [facts.flow.values.get(i.slice.value, ()) for i in target.slice if isinstance(i.slice, cst.Index)]
         target = target.value
     return any(map(is_of_batches, values))
-
-
-def is_of_batches(value: Value) -> bool:
-    """Whether a value comes of a batch, or of a forward."""
-    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))

@@ -11,6 +11,7 @@ from ddpify.facts.values import (
     Const,
     Data,
     Dict,
+    FromBatch,
     FromForward,
     Iteration,
     Method,
@@ -182,6 +183,11 @@ def parameters_in(value: Value) -> tuple[list[Module], bool]:
         elif isinstance(obj, Data) and obj.form == "tensor":
             loose = True  # a bare tensor with requires_grad
     return list(dict.fromkeys(held)), loose
+
+
+def is_of_batches(value: Value) -> bool:
+    """Whether a value comes of a batch, or of a forward."""
+    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))
 
 
 def looked_up_in(obj: Obj | None) -> Module | Thing | None:

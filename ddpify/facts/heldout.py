@@ -10,8 +10,8 @@ import libcst as cst
 
 from ddpify.facts.altered import OTHERWISE, altered
 from ddpify.facts.batchcounts import loader_read, says_on_bar
-from ddpify.facts.collected import given_to, holder_of, is_of_batches
-from ddpify.facts.contents import data_of
+from ddpify.facts.collected import given_to, holder_of
+from ddpify.facts.contents import data_of, is_of_batches
 from ddpify.facts.dependencies import bindings
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts, read_after, uses_of

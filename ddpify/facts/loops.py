@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.calls import assigned_names
+from ddpify.facts.contents import is_of_batches
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.values import Obj
 from ddpify.source import Source, children, walk
@@ -35,6 +36,8 @@ class Accumulator:
     added: tuple[cst.BaseExpression, ...] = ()
     #: a number for certain
     number: bool = False
+    #: the loop over the epochs that it starts before, and is not used in but where it is added to
+    whole: cst.For | cst.While | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,16 +144,20 @@ def divides(source: Source, node: cst.CSTNode) -> bool:
     return isinstance(parent, cst.AugAssign) and parent.value is node and isinstance(parent.operator, cst.DivideAssign)
 
 
-def counts_batches(loop: LoopFacts, a: Accumulator) -> bool:
+def counts_batches(facts: Facts, loop: LoopFacts, a: Accumulator) -> bool:
     """`step += 1` for every batch, whatever is in it: a number that goes on from epoch to epoch, alike on all ranks."""
     adds = [n for n in walk(loop.node) if isinstance(n, cst.AugAssign) and loop.source.code(n.target) == a.target]
-    return a.agg == "const" and bool(adds) and all(_steadily(loop, n) for n in adds)
+    return a.agg == "const" and bool(adds) and all(_steadily(facts, loop, n) for n in adds)
 
 
-def _steadily(loop: LoopFacts, add: cst.AugAssign) -> bool:
+def _steadily(facts: Facts, loop: LoopFacts, add: cst.AugAssign) -> bool:
+    """`if (i + 1) % 4 == 0: step += 1`, not `if loss > 2: high += 1`"""
     for above in loop.source.ancestors(add):
         if above is loop.node:
             return True
-        if isinstance(above, (cst.If, cst.For, cst.While, cst.Try)):
+        if isinstance(above, cst.Try):
+            return False
+        asked = above.test if isinstance(above, (cst.If, cst.While)) else getattr(above, "iter", None)
+        if asked is not None and any(is_of_batches(facts.flow.values.get(n, ())) for n in (asked, *walk(asked))):
             return False
     return False

@@ -16,7 +16,7 @@ from ddpify.facts.loops import Accumulator, LoopFacts, read_after
 from ddpify.facts.roles import Pass
 from ddpify.facts.sharding import loader_facts
 from ddpify.facts.shares import problem
-from ddpify.facts.starts import adds_to_itself, base_of, fixed_item, is_fresh, same_object
+from ddpify.facts.starts import adds_to_itself, base_of, before_epochs, fixed_item, is_fresh, same_object
 from ddpify.facts.values import Data, Loader, Site, Thing, Value
 from ddpify.source import walk
 
@@ -106,6 +106,7 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
         agg = aggs.pop() if len(aggs) == 1 else "other"
         tensor = any(p.form == "tensor" for p in parts)
         read = read_after(known, base_of(target), inside)
+        fresh = is_fresh(facts, known, target)
         known.accumulators.append(
             Accumulator(
                 target,
@@ -113,10 +114,11 @@ def _accumulators(facts: Facts, known: LoopFacts, events: list[Event], inside: s
                 tensor,
                 all(p.on_cpu for p in parts if p.form == "tensor") and tensor,
                 # hits += (out > 0).sum(0) may be a number for each class
-                is_fresh(facts, known, target) and not (agg == "sample" and tensor),
+                fresh and not (agg == "sample" and tensor),
                 read,
                 tuple(n for _, n, _ in found),
                 all(p.form in ("int", "float", "number", "bool") for p in parts),
+                before_epochs(facts, known, target) if known.training and read and not fresh else None,
             )
         )
 

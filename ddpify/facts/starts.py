@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.loops import LoopFacts
+from ddpify.facts.loops import LoopFacts, uses_of
 from ddpify.facts.values import Dict, Ext, Instance, Module, Seq
 from ddpify.source import Source, walk
 
@@ -63,21 +63,42 @@ def is_fresh(facts: Facts, known: LoopFacts, target: str) -> bool:
     return start is not None and is_number(facts, start[1])
 
 
-def start_of(facts: Facts, known: LoopFacts, target: str) -> _Start | None:
-    """`0` of `total = 0`, in a statement before the loop or in a method that is called there: `self.reset()`."""
-    source, frame = known.source, known.frame
-    start = source.span(known.node).start
-    loops = [a for a in source.ancestors(known.node) if isinstance(a, (cst.For, cst.While))]
+def before_epochs(facts: Facts, known: LoopFacts, target: str) -> cst.For | cst.While | None:
+    """The loop over the epochs behind which a number is whole: `total = 0` stands before it.
+
+    Between that loop and the one over the batches it is not used.
+    """
+    source = known.source
+    inside = {id(n) for n in walk(known.node.body)}
+    for outer in source.ancestors(known.node):
+        if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
+            return None
+        if not isinstance(outer, (cst.For, cst.While)):
+            continue
+        start = start_of(facts, known, target, outer)
+        if start is not None and is_number(facts, start[1]):
+            return outer if all(id(n) in inside for n in uses_of(outer, target)) else None
+    return None
+
+
+def start_of(facts: Facts, known: LoopFacts, target: str, outer: cst.CSTNode | None = None) -> _Start | None:
+    """`0` of `total = 0`, in a statement before the loop or in a method that is called there: `self.reset()`.
+
+    `outer`: a loop around it, before which that stands.
+    """
+    source, frame, loop = known.source, known.frame, outer or known.node
+    start = source.span(loop).start
+    loops = [a for a in source.ancestors(loop) if isinstance(a, (cst.For, cst.While))]
     best: _Start | None = None
     for node, value in sorted(_assigned(facts, source, frame.node, target), key=lambda a: source.span(a[0]).start):
-        if any(a is known.node for a in source.ancestors(node)):
+        if any(a is loop for a in source.ancestors(node)):
             if not adds_to_itself(node):
                 return None  # reset inside the loop: a running value
         elif source.span(node).start < start:
             around = [a for a in source.ancestors(node) if isinstance(a, (cst.For, cst.While))]
             inner = any(isinstance(a, (cst.FunctionDef, cst.ClassDef)) for a in _between(source, node, known))
             best = (source, value) if value is not None and around == loops and not inner else None
-    return best or start_by_method(known, target)
+    return best or (start_by_method(known, target) if outer is None else None)
 
 
 def _assigned(

@@ -28,6 +28,8 @@ from ddpify.rules._second_loader import second_loader
 from ddpify.rules._shared import behind_wrapper, mean_helpers
 from ddpify.source import walk
 
+_WHOLE = "numbers of the whole set, alike on every rank"
+
 
 class MetricNotReduced(Rule):
     """A number that is printed or decided is one shard's.
@@ -44,14 +46,15 @@ class MetricNotReduced(Rule):
     divide.
 
     ## Edit
-    Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what they
-    are divided by is made global with them. Sums of batch means are averaged over the ranks (`all_reduce_mean`): that
-    is what one process that ran the union of the ranks' batches would have added up, and `len(loader)` stays what it
-    divides by. Numbers in dicts, lists and attributes are added up like those in variables, also where a method that
-    the loop calls adds to them; counts for each class, a dict of sums by name and an array go over as a whole.
-    A list that gets one batch mean a step is averaged entry by entry, a list of predictions is put together from those
-    of all ranks (`gather_list`). A meter of the script's own (`sum += val * n`, `count += n`, `avg = sum / count`) gets
-    a method that adds its sums up. What is not understood is named in the report.
+    Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what
+    they are divided by is made global with them. Sums of batch means are averaged over the ranks
+    (`all_reduce_mean`): that is what one process that ran the union of the ranks' batches would have added up, and
+    `len(loader)` stays what it divides by. What is set before the loop over the epochs and used behind it is
+    brought together there. Numbers in dicts, lists and attributes are added up like those in variables, also where
+    a method that the loop calls adds to them; counts for each class, a dict of sums by name and an array go over as
+    a whole. A list that gets one batch mean a step is averaged entry by entry, a list of predictions is put
+    together from those of all ranks (`gather_list`). A meter of the script's own (`sum += val * n`, `count += n`,
+    `avg = sum / count`) gets a method that adds its sums up. What is not understood is named in the report.
     """
 
     code = "DDP501"
@@ -219,25 +222,32 @@ class MetricNotReduced(Rule):
 
     def reduce(self, facts: Facts, loop: LoopFacts) -> Iterator[Finding]:
         # they go over in one piece
-        whole = {t.target for t in tallies(facts, loop)} if loop.training else loop.held.names if loop.held else set()
+        pieces = {t.target for t in tallies(facts, loop)} if loop.training else loop.held.names if loop.held else set()
         again = needed(facts, loop) if loop.training else frozenset[str]()
         read = [a for a in loop.accumulators if a.read_after or a.target in again]
-        used = [a for a in read if base_of(a.target) not in whole]
+        used = [a for a in read if base_of(a.target) not in pieces]
         sums = [a for a in used if a.fresh]
         if loop.dealt:
             # nothing else is any rank's own: what the sums are divided by counts the whole
-            kept = [a for a in used if not a.fresh and not counts_batches(loop, a)]
+            kept = [a for a in used if not a.fresh and not counts_batches(facts, loop, a)]
             yield from self.unreduced(facts, loop, kept)
         elif loop.training:
-            kept = [a for a in used if not a.fresh and not counts_batches(loop, a)]
-            yield from self.unreduced(facts, loop, kept)
-            sums = [a for a in sums if a.agg != "const"]  # a number of batches is alike on every rank
-            means = [a for a in sums if a.agg == "mean" or (a.agg == "other" and not is_count(facts, loop, a, sums))]
+            kept = [a for a in used if not a.fresh and not counts_batches(facts, loop, a)]
+            whole = [a for a in kept if a.whole is not None and not self.phase(facts, loop)]
+            yield from self.unreduced(facts, loop, [a for a in kept if a not in whole])
+            for outer in dict.fromkeys(a.whole for a in whole if a.whole is not None):
+                yield from self.over_epochs(facts, loop, [a for a in whole if a.whole is outer], outer)
+            # a number of batches is alike on every rank
+            sums = [a for a in sums if not counts_batches(facts, loop, a)]
+            means = self.means(facts, loop, sums)
             sums = [a for a in sums if a not in means]
             if means:
-                yield self.average(facts, loop, means)
-        if not sums:
-            return
+                yield self.average(facts, loop, means, loop.node)
+        if sums:
+            yield self.added_up(facts, loop, sums, loop.node)
+
+    def added_up(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator], behind: cst.For | cst.While) -> Finding:
+        """Sums over samples."""
         targets, more = [behind_wrapper(facts, loop.frame, a.target) for a in sums], list[Edit]()
         values = [*targets]
         if not loop.training:
@@ -245,7 +255,7 @@ class MetricNotReduced(Rule):
         left = ", ".join(targets) if len(targets) > 1 else f"[{targets[0]}]"
         line = f"{left} = {facts.names_of(loop.source)['all_reduce_sum']}({', '.join(values)})"
         edits: list[Edit] = [
-            InsertAfter(loop.source, loop.node, (line,)),
+            InsertAfter(loop.source, behind, (line,)),
             *more,
             AddHelper(loop.source, "all_reduce_sum", reduce_options(facts) | _forms(sums, empty=not loop.training)),
             AddImport(loop.source, "dist"),
@@ -253,12 +263,12 @@ class MetricNotReduced(Rule):
         if loop.training and not self.phase(facts, loop):
             edits.extend(denominators(facts, loop, sums))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
-        yield self.finding(
+        return self.finding(
             loop.source,
             loop.node,
             f"{quoted} {'are' if len(sums) > 1 else 'is'} added up over the ranks",
             *edits,
-            reason="numbers of the whole set, alike on every rank",
+            reason=_WHOLE,
         )
 
     def unreduced(self, facts: Facts, loop: LoopFacts, kept: list[Accumulator]) -> Iterator[Finding]:
@@ -276,7 +286,20 @@ class MetricNotReduced(Rule):
                     left=f"set `{a.target}` before the loop, or add it up over the ranks where it is used",
                 )
 
-    def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator]) -> Finding:
+    def means(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> list[Accumulator]:
+        return [a for a in sums if a.agg == "mean" or (a.agg == "other" and not is_count(facts, loop, a, sums))]
+
+    def over_epochs(
+        self, facts: Facts, loop: LoopFacts, found: list[Accumulator], outer: cst.For | cst.While
+    ) -> Iterator[Finding]:
+        """What is added up in all epochs, and used behind them."""
+        means = self.means(facts, loop, found)
+        if means:
+            yield self.average(facts, loop, means, outer)
+        if sums := [a for a in found if a not in means]:
+            yield self.added_up(facts, loop, sums, outer)
+
+    def average(self, facts: Facts, loop: LoopFacts, means: list[Accumulator], behind: cst.For | cst.While) -> Finding:
         """Sums of batch means: what one process would have added up over the global batches."""
         names = ", ".join(behind_wrapper(facts, loop.frame, a.target) for a in means)
         line = (
@@ -284,7 +307,7 @@ class MetricNotReduced(Rule):
         )
         quoted = " and ".join(f"`{a.target}`" for a in means)
         edits = (
-            InsertAfter(loop.source, loop.node, (line,)),
+            InsertAfter(loop.source, behind, (line,)),
             *mean_helpers(facts, loop.source, _forms(means)),
         )
         return self.finding(
@@ -292,7 +315,7 @@ class MetricNotReduced(Rule):
             loop.node,
             f"{quoted} {'are' if len(means) > 1 else 'is'} averaged over the ranks",
             *edits,
-            reason="numbers of the whole set, alike on every rank",
+            reason=_WHOLE,
         )
 
     def batch_counts(self, facts: Facts, loop: LoopFacts, targets: list[str], values: list[str]) -> list[Edit]:

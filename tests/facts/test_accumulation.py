@@ -49,6 +49,10 @@ IF = "        if (i + 1) % 4 == 0:\n"
             [("        loss = net", "        if i % 4 == 0:\n            optimizer.zero_grad()\n        loss = net")],
             id="zeroed-under-a-test-of-its-own",
         ),
+        pytest.param(
+            [("mean() / 4\n", "mean()\n        if i >= 0:\n            loss = loss / 4\n")], id="divided-where-asked"
+        ),
+        pytest.param([("mean() / 4\n", "mean()\n        loss /= 4\n")], id="divided-in-place"),
         pytest.param([("    for i, (x", "    optimizer.zero_grad()\n    for i, (x")], id="zeroed-at-each-epoch"),
     ],
 )
@@ -72,6 +76,7 @@ def test_a_batch_without_a_step_exchanges_nothing(changes: list[tuple[str, str]]
         pytest.param([(IF, "        i += 1\n" + IF), ("(i + 1) %", "i %")], id="counted-behind-it"),
         pytest.param([("(i + 1) % 4 == 0", "loss.item() < 1")], id="decided-by-the-loss"),
         pytest.param([("mean() / 4\n", "mean() / 4\n        print(i)\n")], id="printed-between"),
+        pytest.param([("mean() / 4\n", "mean() / 4\n        if i == 9:\n            break\n")], id="left-between"),
         pytest.param([(BACKWARD, BACKWARD + "        net(x).pow(2).mean().backward()\n")], id="two-backwards"),
     ],
 )

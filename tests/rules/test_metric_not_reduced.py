@@ -387,3 +387,68 @@ def test_a_count_less_another_is_a_count() -> None:
     """It was averaged over the ranks."""
     done = convert_source(Source(Path("train.py"), FILTERED.encode()))
     assert "[filtered] = all_reduce_sum(filtered)" in done.text
+
+
+TOTALS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8)), batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def train(epochs):
+    total, logged = 0.0, 0.0
+    seen = high = steps = 0
+    for epoch in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            out = net(x).squeeze(1)
+            loss = (out - y).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item()
+            seen += len(x)
+            if loss.item() > 0.5:
+                high += 1
+            if (i + 1) % 2 == 0:
+                steps += 1
+                if steps % 5 == 0:
+                    print((total - logged) / 5)
+                    logged = total
+        {behind_each}
+    return total / steps, high / seen
+print(train(3))
+"""
+
+
+def totals(behind_each: str = "pass") -> tuple[str, list[str]]:
+    done = convert_source(Source(Path("train.py"), TOTALS.format(behind_each=behind_each).encode()))
+    return done.text, [f.message for f in (*done.left, *done.plan.notes)]
+
+
+def test_what_goes_on_through_all_epochs_is_brought_together_behind_them() -> None:
+    """It stayed rank 0's own, and so was `steps` said to be, which is the same on all ranks."""
+    text, notes = totals()
+    assert "\n    [total] = all_reduce_mean(total)\n" in text
+    assert (
+        "\n    high, seen = all_reduce_sum(high, seen)\n" in text or "seen, high = all_reduce_sum(seen, high)" in text
+    )
+    assert text.index("logged = total") < text.index("[total] = ") < text.index("return total")
+    assert not any("used after the loop" in note for note in notes)
+
+
+@pytest.mark.parametrize("behind_each", ["print(epoch, total / steps)", "total *= 0.9"])
+def test_what_is_used_behind_each_epoch_is_left(behind_each: str) -> None:
+    text, notes = totals(behind_each)
+    assert "[total] = " not in text
+    assert any("`total` is used after the loop" in note for note in notes)
+
+
+def test_a_count_that_the_batches_decide_is_no_number_of_batches() -> None:
+    """It was taken for one, alike on all ranks, because a constant is added."""
+    script = TOTALS.replace("    seen = high", "    seen = steps").replace("= steps = 0", "= 0")
+    script = script.replace("        for i, (x", "        high = 0\n        for i, (x").format(
+        behind_each="print(high)"
+    )
+    done = convert_source(Source(Path("train.py"), script.encode()))
+    assert "        [high] = all_reduce_sum(high)\n        if is_main_process():\n            print(high)" in done.text
