@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.values import Ext, Iteration, Method, Thing
+from ddpify.facts.values import Const, Dict, Ext, Iteration, Method, Seq, Thing
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"tqdm(\.\w+)*\.write|prettytable\.print|(click|typer)\.s?echo|builtins\.help", "print"),
     (rf"(absl\.)?logging\.{_LEVELS}|loguru\.logger\.{_LEVELS}", "log"),
     (r"logging\.basicConfig", "log-config"),
+    (r"logging\.config\.(dict|file)Config", "log-files"),
     (r"logging\.FileHandler|logging\.handlers\.\w*RotatingFileHandler|loguru\.logger\.add", "log-file"),
     (r"torchsummary\.summary|torchsummaryX\.summary|torchinfo\.summary|torchscan\.summary", "summary"),
     (r"wandb\.init", "run"),
@@ -61,7 +62,8 @@ class Talk:
 def find_talk(facts: Facts) -> list[Talk]:
     """All of it, in the order of the text."""
     calls = facts.cached("outside", outside_calls)
-    return [Talk(c, kind) for c in calls if (kind := kind_of(c))]
+    found = [Talk(c, kind) for c in calls if (kind := kind_of(c))]
+    return [t for t in found if t.kind != "log-files" or _names_files(facts, t.call)]
 
 
 def kind_of(call: Outside) -> str:
@@ -99,6 +101,26 @@ def _kind_of_method(call: Outside) -> str:
     if call.method == "show" and not call.node.args and not any(isinstance(o, Thing) and o.name for o in call.obj):
         return "print"
     return ""
+
+
+def _names_files(facts: Facts, call: Outside) -> bool:
+    """`logging.config.dictConfig(settings)`, unless these are known and have no file in them."""
+    if call.name == "logging.config.fileConfig":
+        return facts.converting
+    given = call.argument(0, "config")
+    todo, seen = list(facts.flow.values.get(given, ())) if given is not None else [], set[int]()
+    known = bool(todo)
+    while todo:
+        obj = todo.pop()
+        if isinstance(obj, Dict) and id(obj) not in seen:
+            seen.add(id(obj))
+            if "filename" in obj.items:
+                return True
+            known = known and obj.closed
+            todo.extend(o for value in obj.items.values() for o in value)
+        elif not isinstance(obj, (Dict, Const, Seq, Ext)):
+            known = False
+    return facts.converting and not known
 
 
 def is_quiet(facts: Facts, t: Talk) -> bool:

@@ -172,13 +172,12 @@ class UnguardedOutput(Rule):
         "bar": "shows a progress bar",
         "writer": "has a writer of its own",
         "run": "starts a run",
-        "run-object": "starts a run",
         "live": "shows a display",
         "console": "has a console of its own",
-        "run-disabled": "starts a run",
         "log": "logs",
         "log-config": "writes the log file",
         "log-file": "writes the log file",
+        "log-files": "opens the log files",
         "input": "asks the user",
         "shell": "runs the command",
         "code": "runs code of its own",
@@ -194,7 +193,12 @@ class UnguardedOutput(Rule):
         by_rank = self.logging_by_rank(facts, talk)
         for t in talk:
             source = t.call.source
-            quiet = t.kind in _NOT_RANKS or is_off(t) or (t.kind == "log" and by_rank) or self.is_replaced(facts, t)
+            quiet = (
+                t.kind in _NOT_RANKS
+                or is_off(t)
+                or (t.kind.startswith("log") and by_rank)
+                or self.is_replaced(facts, t)
+            )
             quiet = quiet or is_below_level(facts, t) or may_be_a_file(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
@@ -202,9 +206,7 @@ class UnguardedOutput(Rule):
             if id(stmt or t.call.node) not in seen:
                 seen.add(id(stmt or t.call.node))
                 edits = for_rank_0(facts, source, stmt, t.call.node, t.call.events) if t.kind == "print" else ()
-                yield self.finding(
-                    source, t.call.node, f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`", *edits
-                )
+                yield self.finding(source, t.call.node, self.said(t), *edits)
 
     def convert(self, facts: Facts, talk: list[Talk]) -> Iterator[Finding]:
         seen: set[int] = set()
@@ -221,8 +223,7 @@ class UnguardedOutput(Rule):
                     )
                     elsewhere.setdefault(id(scope), []).append(t)
                 else:
-                    message = f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`"
-                    yield self.finding(t.call.source, t.call.node, f"{message}; {found}", left=self.advice(t))
+                    yield self.finding(t.call.source, t.call.node, f"{self.said(t)}; {found}", left=self.advice(t))
                 continue
             yield from self.findings(facts, t, found, seen)
         for group in elsewhere.values():
@@ -248,13 +249,11 @@ class UnguardedOutput(Rule):
         for s in found:
             if not s.whole or id(s.stmt) not in seen:
                 seen.add(id(s.stmt))
-                yield self.finding(
-                    facts.source_of(s.stmt),
-                    s.stmt,
-                    f"every rank {self.says.get(t.kind, 'prints')}: `{t.call.text}`",
-                    *s.edits,
-                    reason=s.why,
-                )
+                yield self.finding(facts.source_of(s.stmt), s.stmt, self.said(t), *s.edits, reason=s.why)
+
+    def said(self, t: Talk) -> str:
+        kind = "run" if t.kind.startswith("run-") else t.kind
+        return f"every rank {self.says.get(kind, 'prints')}: `{t.call.text}`"
 
     def other_file(self, group: list[Talk]) -> Finding:
         first = group[0].call

@@ -387,6 +387,22 @@ def test_a_log_file_is_written_by_one_rank() -> None:
     assert result.has("if is_main_process():\n" + "\n".join("    " + line for line in before.split("\n")))
 
 
+@pytest.mark.parametrize(
+    ("settings", "call", "guarded"),
+    [
+        ("{'version': 1, 'handlers': {'f': {'class': 'logging.FileHandler', 'filename': 'a.log'}}}", "", True),
+        ("json.load(open('logging.json'))", "", True),
+        ("'logging.ini'", "logging.config.fileConfig(settings)", True),
+        ("{'version': 1, 'root': {'level': 'INFO'}}", "", False),
+    ],
+)
+def test_settings_with_log_files_are_for_one_rank(settings: str, call: str, guarded: bool) -> None:
+    call = call or "logging.config.dictConfig(settings)"
+    result = edited(script(imports="import json\nimport logging.config", before=f"settings = {settings}\n{call}"), CODE)
+    assert result.has(f"if is_main_process():\n    {call}") is guarded
+    assert not result.left
+
+
 def test_the_user_is_asked_once() -> None:
     result = edited(script(before="name = input('name? ')", after="input('done')"), CODE)
     assert "name = broadcast_value(input('name? ') if is_main_process() else None)" in result.text
