@@ -13,6 +13,8 @@ from ddpify.source import Source
 
 #: Cells in another language, or whose body is no Python of the notebook's own.
 _FOREIGN = re.compile(r"\s*%%(bash|sh|script|html|javascript|js|latex|markdown|svg|writefile|cmd|perl|ruby|R)\b")
+#: `%time train()`: the statement
+_TIMED = re.compile(r"^(\s*)%time\s+(?=\S)")
 #: `%matplotlib inline`, `!ls`, `?net`, `net??`, `files = !ls`
 _MAGIC = re.compile(r"^(\s*)(%|!|\?)|^\s*[\w.]+\?{1,2}\s*$|^\s*[\w., ]+=\s*(!|%)")
 
@@ -48,19 +50,25 @@ def read_notebook(path: Path) -> Source:
     return source
 
 
-#: Behind a line that was no Python and is a comment now, until the lines are counted.
+#: Behind a line that was no Python and is a comment now (or is no longer timed), until the lines are counted.
 _LOST = "\0"
 _BLOCKS = frozenset({"if", "else", "elif", "try", "except", "for", "while", "with"})
 
 
 def _code(text: str) -> str:
-    """`%matplotlib inline` and `!pip install x` become comments; a cell in another language becomes one as a whole."""
+    """`%matplotlib inline` and `!pip install x` become comments, as does a whole cell in another language.
+
+    `%time train()` becomes `train()`.
+    """
     if _FOREIGN.match(text):
         return "\n".join(line + _LOST for line in _comment(text).split("\n"))
     lines: list[str] = []
     statement: list[str] = []  # the lines of a statement that goes on
     continued = False  # a magic that goes on
     for line in text.split("\n"):
+        if not statement and not continued and _TIMED.match(line):
+            lines.append(_TIMED.sub(r"\1", line) + _LOST)
+            continue
         magic = continued or (not statement and _MAGIC.match(line) is not None)
         lines.append(re.sub(r"^(\s*)", r"\1# ", line, count=1) + _LOST if magic else line)
         continued = magic and line.rstrip().endswith("\\")
@@ -105,10 +113,15 @@ def what_is_lost(source: Source) -> list[str]:
     if not source.lost:
         return []
     lines = source.text.split("\n")
-    shown = [f"`{lines[at - 1].strip()[2:]}` ({at})" for at in source.lost]
+    gone = [at for at in source.lost if lines[at - 1].lstrip().startswith("#")]
+    shown = [f"`{lines[at - 1].strip()[2:]}` ({at})" for at in gone]
     named = ", ".join(shown[:6]) + (f" and {len(shown) - 6} more" if len(shown) > 6 else "")
     found = [f"no Python, and so a comment now: {named}; what that does in the notebook, the script does not do"]
-    for at in source.lost:
+    found = found if gone else []
+    found += [
+        f"{at} `{lines[at - 1].strip()}` runs as before, and is not timed" for at in source.lost if at not in gone
+    ]
+    for at in gone:
         given = re.match(r"\s*# ([\w, ]+)=\s*[!%]", lines[at - 1])
         for name in re.findall(r"\w+", given[1]) if given else ():
             read = [n for n, line in enumerate(lines, 1) if n > at and re.search(rf"^[^#]*\b{name}\b", line)]

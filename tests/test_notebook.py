@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import nbformat
@@ -29,7 +30,10 @@ def script(folder: Path, *cells: str) -> str:
         ("!pip install \\\n  torch\nx = 1", "# !pip install \\\n  # torch\nx = 1"),
         ("files = !ls data\nx = 1", "# files = !ls data\nx = 1"),
         ("net??", "# net??"),
-        ("if True:\n    %time x = 1", "if True:\n    pass\n    # %time x = 1"),
+        ("if True:\n    %timeit x = 1", "if True:\n    pass\n    # %timeit x = 1"),
+        ("if True:\n    %time x = 1", "if True:\n    x = 1"),
+        ("%time train(net, 3)", "train(net, 3)"),
+        ("%time", "# %time"),
         ("%%bash\nls | wc", "# %%bash\n# ls | wc"),
     ],
 )
@@ -96,11 +100,12 @@ def test_the_report_names_what_is_no_python_and_what_it_no_longer_sets(tmp_path:
         "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\nfor (x,) in loader:\n    net(x).mean().backward()\n"
         "    optimizer.step()"
     )
-    script(
-        tmp_path, "#:# Train\n![a picture](net.png)", "!pip install x\nfiles = !ls data", training, "print(len(files))"
-    )
+    fit = "def fit():\n" + "\n".join("    " + line for line in training.split("\n"))
+    asked = "!pip install x\nfiles = !ls data"
+    script(tmp_path, "#:# Train\n![a picture](net.png)", asked, fit, "%time fit()", "print(len(files))")
     shown = CliRunner().invoke(cli, [str(tmp_path / "train.ipynb"), "--diff"])
     said = " ".join(shown.stderr.split())
     assert "a comment now: `!pip install x` (8), `files = !ls data` (9); what that does in the notebook" in said
     assert "`files` is not set any more: it came from line 9" in said
     assert "picture" not in said
+    assert re.search(r"\d+ `fit\(\)` runs as before, and is not timed", said)
