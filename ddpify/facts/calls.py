@@ -299,19 +299,17 @@ class Calls(Library):
                 values[name] = join(held, UNKNOWN) if opened else held  # `Net(**config)` may give it, or not
         if p.star_kwarg is not None:
             extra = {k: v for k, (_, v) in named.items() if k not in every}
-            key = (id(func.node), len(self.stack), f"kwargs {not opened} " + ",".join(sorted(extra)))
+            # by what they hold, as of any parameter: two calls with other arguments stay two
+            key = (id(func.node), len(self.stack), not opened, *((k, extra[k]) for k in sorted(extra)))
             site = self.site(func.node, self.modules[self.project.entry])
             rest = self.sites.setdefault(key, Dict(site, items=dict(extra.items()), closed=not opened))
             values[p.star_kwarg.name.value] = (rest,)
         return values, nodes
 
     def rest_of(self, queue: list[Given], func: Func) -> list[Obj]:
-        key = (id(func.node), len(queue), "args")
-        made = Seq(self.site(func.node, self.modules[self.project.entry]), elements=[v for _, v in queue])
-        kept = self.sites.setdefault(key, made)
-        if isinstance(kept, Seq):
-            kept.elements = made.elements
-        return [kept]
+        elements = [v for _, v in queue]
+        made = Seq(self.site(func.node, self.modules[self.project.entry]), elements=elements)
+        return [self.sites.setdefault((id(func.node), "args", *elements), made)]
 
     def qualified(self, node: cst.BaseExpression, frame: Frame) -> str:
         """The qualified name of an expression, calls looked through: `@torch.no_grad()`."""

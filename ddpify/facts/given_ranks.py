@@ -7,19 +7,26 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddpify.facts.definitions import argument_of
-from ddpify.facts.frames import Entry, Event, Frame
+from ddpify.facts.frames import Entry, Frame
+from ddpify.facts.values import Site
 
 
-def never_on(event: Event, chain: Sequence[Entry]) -> bool:
+def never_on(node: cst.CSTNode, frame: Frame, chain: Sequence[Entry]) -> bool:
     """`if rank not in (-1, 0): barrier()`, on a way on which a caller gives -1 for the rank."""
-    below: cst.CSTNode = event.node
-    for above in event.frame.source.ancestors(event.node):
+    below = node
+    for above in frame.source.ancestors(node):
         if isinstance(above, cst.FunctionDef):
             return False
-        if isinstance(above, cst.If) and below is above.body and _is_false(above.test, event.frame, chain):
+        if isinstance(above, (cst.If, cst.IfExp)) and below is above.body and _is_false(above.test, frame, chain):
             return True
         below = above
     return False
+
+
+def ever_made(site: Site) -> bool:
+    """`DistributedSampler(data) if rank != -1 else None`: is there a way here on which it is made?"""
+    chains = list(site.frame.chains())
+    return not chains or any(not never_on(site.node, site.frame, chain) for chain in chains)
 
 
 def _is_false(test: cst.BaseExpression, frame: Frame, chain: Sequence[Entry]) -> bool:

@@ -156,7 +156,7 @@ class CollectiveOnSomeRanks(Rule):
                 name = "wrap"
             else:
                 continue
-            chains = [c for c in e.frame.chains() if not never_on(e, c)]
+            chains = [c for c in e.frame.chains() if not never_on(e.node, e.frame, c)]
             if not chains and any(True for _ in e.frame.chains()):
                 continue  # with a rank that the callers give as -1
             own = list(known.limits(e.node, e.frame))

@@ -8,6 +8,7 @@ from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, 
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
+from ddpify.facts.given_ranks import ever_made
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, measured
 from ddpify.facts.summaries import loader_argument
@@ -192,7 +193,7 @@ class EvaluationNotExact(Rule):
             samplers = [
                 s
                 for s in loader.arguments.get("sampler", ())
-                if isinstance(s, Sampler) and s.name.endswith("DistributedSampler")
+                if isinstance(s, Sampler) and s.name.endswith("DistributedSampler") and ever_made(s.site)
             ]
             if (
                 samplers
