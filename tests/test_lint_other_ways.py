@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -70,3 +71,248 @@ def test_two_loaders_that_one_function_makes(given: str, sampler: str, rank: str
     """By `*args` and `**kwargs` each call hands on its own; -1 for the rank makes no sampler."""
     code = TWO_LOADERS.format(given=given, sampler=sampler, rank=rank)
     assert found(code, "DDP304") == ({"DDP304"} if rank == "rank=rank" else set())
+
+
+#: what happens, in a script that is right without it -> the rules that report it
+CASES: dict[str, tuple[str, set[str]]] = {
+    "the bare model is handed to a function": (
+        """
+        def export(net, path):
+            return net.head.weight.shape
+        ddp = int(os.environ.get("RANK", -1)) != -1
+        twin = Net().cuda()
+        if ddp:
+            twin = DDP(twin, device_ids=[local_rank])
+        raw = twin.module if ddp else twin
+        export(raw, "net.bin")
+        """,
+        set(),
+    ),
+    "the wrapper is handed to it": (
+        """
+        def export(net, path):
+            return net.head.weight.shape
+        ddp = int(os.environ.get("RANK", -1)) != -1
+        twin = Net().cuda()
+        if ddp:
+            twin = DDP(twin, device_ids=[local_rank])
+        export(twin, "net.bin")
+        """,
+        {"DDP202"},
+    ),
+    "one flag wraps the model and asks for its layers": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        twin = Net().cuda()
+        if args.distributed:
+            twin = DDP(twin, device_ids=[local_rank])
+        if not args.distributed:
+            print(rank, twin.head.weight.shape)
+        """,
+        set(),
+    ),
+    "the flag is asked the wrong way round": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        twin = Net().cuda()
+        if args.distributed:
+            twin = DDP(twin, device_ids=[local_rank])
+        if args.distributed:
+            print(rank, twin.head.weight.shape)
+        """,
+        {"DDP202"},
+    ),
+    "the state of either, as the wrapper is asked": (
+        """
+        class Solver:
+            def __init__(self, net, wrap):
+                self.net = net
+                if wrap:
+                    self.net = DDP(net, device_ids=[local_rank])
+            def save(self, state):
+                wraps = isinstance(self.net, DDP)
+                state["net"] = self.net.module.state_dict() if wraps else self.net.state_dict()
+                if rank == 0:
+                    torch.save(state, "net.pt")
+        solver = Solver(Net().cuda(), world > 1)
+        solver.save({"epoch": 3})
+        """,
+        set(),
+    ),
+    "another process may have done it, under a lock": (
+        """
+        import urllib.request
+        from filelock import FileLock
+        def unpack(path):
+            with open(path + ".txt", "w") as f:
+                f.write("unpacked")
+        with FileLock("data.lock"):
+            if not os.path.exists("data.bin"):
+                print("it is not there")
+                urllib.request.urlretrieve("https://example.org/data.bin", "data.bin")
+                unpack("data.bin")
+        """,
+        set(),
+    ),
+    "under a lock each does it again": (
+        """
+        from filelock import FileLock
+        with FileLock("data.lock"):
+            with open("data.txt", "w") as f:
+                f.write("unpacked")
+        """,
+        {"DDP401"},
+    ),
+    "a hash of numbers": ("seed = hash((3, world, 5)) & 0xFFFF", set()),
+    "a hash of a text among numbers": ("seed = hash((3, 'first', 5)) & 0xFFFF", {"DDP307"}),
+    "a loss that the model keeps, without parameters": (
+        """
+        class Criterion(nn.Module):
+            def __init__(self, kinds):
+                super().__init__()
+                self.kinds = kinds
+                self.register_buffer("weight", torch.ones(3))
+            def forward(self, y, target):
+                return (y - target).abs().mean()
+        class Judged(nn.Module):
+            def __init__(self, criterion):
+                super().__init__()
+                self.layer = nn.Linear(8, 1)
+                self.criterion = criterion
+            def forward(self, x):
+                return self.layer(x)
+        criterion = Criterion(int(os.environ["KINDS"]))
+        judged = DDP(Judged(criterion).cuda(), device_ids=[local_rank])
+        optimizer = torch.optim.SGD(judged.parameters(), lr=0.1)
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            criterion(judged(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+        set(),
+    ),
+    "a layer that the model keeps": (
+        """
+        class Judged(nn.Module):
+            def __init__(self, layer):
+                super().__init__()
+                self.layer = layer
+            def forward(self, x):
+                return self.layer(x)
+        layer = nn.Linear(8, 1).cuda()
+        judged = DDP(Judged(layer), device_ids=[local_rank])
+        optimizer = torch.optim.SGD(judged.parameters(), lr=0.1)
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            F.mse_loss(layer(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+        {"DDP205"},
+    ),
+    "the state of a schedule": (
+        """
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        schedule.load_state_dict(torch.load("schedule.pt"))
+        """,
+        set(),
+    ),
+    "the state of an optimizer": ('optimizer.load_state_dict(torch.load("optimizer.pt"))', {"DDP105"}),
+    "the logger of mmcv": (
+        "from mmcv.utils import get_logger\nlogger = get_logger('train', 'train.log')\nlogger.info('begun')",
+        set(),
+    ),
+    "another logger": (
+        "from tools import get_logger\nlogger = get_logger('train', 'train.log')\nlogger.info('begun')",
+        {"DDP402"},
+    ),
+    "a directory of one's own goes": (
+        "import shutil\nimport uuid\nfolder = f'build-{uuid.uuid4().hex}'\nshutil.rmtree(folder)",
+        set(),
+    ),
+    "a directory of all goes": ("import shutil\nshutil.rmtree('build')", {"DDP403"}),
+    # the order of a listing
+    "a listing or none, of which the newest is taken": (
+        "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = max(names, key=os.path.getmtime)",
+        set(),
+    ),
+    "a listing or none": (
+        "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = names[-1]",
+        {"DDP307"},
+    ),
+    "a listing that is looked up": (
+        """
+        names = os.listdir("clips")
+        rates = {name: len(name) for name in names}
+        for x in ["a", "b"]:
+            rate = rates[x]
+        """,
+        set(),
+    ),
+    "a listing that numbers": (
+        """
+        names = os.listdir("clips")
+        numbers = {name: at for at, name in enumerate(names)}
+        first = list(numbers)[0]
+        """,
+        {"DDP307"},
+    ),
+    "a listing that is sorted as another list": (
+        """
+        steps = []
+        for name in os.listdir("runs"):
+            if name.endswith(".pt"):
+                steps.append((len(name), name))
+        steps = sorted(steps)
+        """,
+        set(),
+    ),
+    "a listing that makes another list": (
+        """
+        steps = []
+        for name in os.listdir("runs"):
+            if name.endswith(".pt"):
+                steps.append((len(name), name))
+        """,
+        {"DDP307"},
+    ),
+    "a listing in an attribute that is asked for names": (
+        """
+        class Known:
+            def __init__(self):
+                self.names = os.listdir("clips")
+            def has(self, name):
+                return name in self.names
+        known = Known()
+        known.has("a")
+        """,
+        set(),
+    ),
+    "a listing in an attribute": (
+        """
+        class Known:
+            def __init__(self):
+                self.names = os.listdir("clips")
+            def __getitem__(self, at):
+                return self.names[at]
+        known = Known()
+        """,
+        {"DDP307"},
+    ),
+    "a listing in an attribute that nothing reads": (
+        """
+        class Known:
+            def __init__(self, labels):
+                self.classes = list(set(labels))
+        known = Known("ab")
+        """,
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_way_to_write_it(name: str) -> None:
+    code, rules = CASES[name]
+    assert found(dedent(code)) == rules

@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.containers import Containers
 from ddpify.facts.contents import all_parameters, constants, join, origins
 from ddpify.facts.frames import Frame, Loop, Scope
-from ddpify.facts.narrowing import narrowed
+from ddpify.facts.narrowing import narrowed, unwrapped
 from ddpify.facts.operators import Operators
 from ddpify.facts.values import UNKNOWN, Const, Data, Dict, Ext, Func, Iteration, Obj, Parameters, Seq, Value
 from ddpify.source import walk
@@ -57,7 +57,7 @@ class Expressions(Operators, Containers):
                 if known is not None and isinstance(test, cst.Call):
                     return self.expr(body if known else orelse, frame)  # hasattr(model, "module"), of the wrapper
                 one, two = self.sides(test, body, orelse, frame)
-                return one if known is True else two if known is False else join(one, two)
+                return one if known is True else two if known is False else unwrapped(body, orelse, one, two)
             case cst.Subscript():
                 return self.subscript(node, frame)
             case cst.Tuple(elements=elements) | cst.List(elements=elements) | cst.Set(elements=elements):
@@ -83,14 +83,13 @@ class Expressions(Operators, Containers):
     ) -> tuple[Value, Value]:
         """`model.module if isinstance(model, DDP) else model`: each side with what the variable holds there."""
         known = narrowed(test, self.expr, frame)
-        if known is None:
-            return self.expr(body, frame), self.expr(orelse, frame)
-        names, (name, yes, no) = frame.scope.names, known
-        held, names[name] = names[name], yes
+        names = frame.scope.names
+        held = {name: names[name] for name in known}
+        names.update({name: yes for name, (yes, _) in known.items()})
         one = self.expr(body, frame)
-        names[name] = no
+        names.update({name: no for name, (_, no) in known.items()})
         two = self.expr(orelse, frame)
-        names[name] = held
+        names.update(held)
         return one, two
 
     def hand_on(self, node: cst.Yield, value: cst.BaseExpression | cst.From, frame: Frame) -> None:

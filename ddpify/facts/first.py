@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -10,6 +11,7 @@ from ddpify.facts.caches import in_cache
 from ddpify.facts.fetches import makes_dataset
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.ranks import guarded, ranks
+from ddpify.facts.reads import asks_files
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -58,8 +60,35 @@ def _waits_by_rank(facts: Facts, frame: Frame, stmt: cst.CSTNode) -> bool:
 def by_one(facts: Facts, event: Event) -> bool:
     """What one process does, or one of each node: under a test of the rank, ahead of the others, for a cache."""
     return (
-        guarded(event, facts.flow) or goes_first(facts, event) or in_cache(event, facts) or _in_download(event, facts)
+        guarded(event, facts.flow)
+        or goes_first(facts, event)
+        or in_cache(event, facts)
+        or _in_download(event, facts)
+        or (not facts.converting and _in_lock(facts, event))
     )
+
+
+#: what one process of a node at a time holds
+_LOCK = re.compile(r"(.*\.)?(FileLock|SoftFileLock|InterProcessLock|UnixFileLock)|portalocker\.(Lock|RLock)")
+
+
+def _in_lock(facts: Facts, event: Event) -> bool:
+    """`with FileLock(path):`, and in it the question whether another process has done it already."""
+    ways = [[(e.frame, e.call) for e in chain] for chain in event.frame.chains()]
+    own = _locked(facts, event.frame, event.node)
+    return own or (bool(ways) and all(any(_locked(facts, f, n) for f, n in way) for way in ways))
+
+
+def _locked(facts: Facts, frame: Frame, node: cst.CSTNode) -> bool:
+    for above in frame.source.ancestors(node):
+        if isinstance(above, cst.With):
+            funcs = [i.item.func for i in above.items if isinstance(i.item, cst.Call)]
+            names = [getattr(o, "name", "") for f in funcs for o in facts.flow.values.get(f, ())]
+            if any(map(_LOCK.fullmatch, names)):
+                return any(isinstance(n, cst.If) and asks_files(n.test, facts) for n in walk(above.body))
+        if isinstance(above, cst.FunctionDef):
+            break
+    return False
 
 
 def _in_download(event: Event, facts: Facts) -> bool:

@@ -22,6 +22,8 @@ class Scope:
         self.outer: dict[str, Scope] = {}  # `global` and `nonlocal` names
         #: the statement that last bound a name
         self.bound_at: dict[str, cst.CSTNode] = {}
+        #: name -> the flag by which it became the wrapper or stayed the model, what it holds behind, and on either side
+        self.choices: dict[str, tuple[str, Value, Value, Value]] = {}
 
     @property
     def module(self) -> Scope:

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, join
 from ddpify.facts.frames import Frame, Loop
 from ddpify.facts.importing import Importing
-from ddpify.facts.narrowing import narrowed
+from ddpify.facts.narrowing import choose, narrowed
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -148,9 +148,9 @@ class Paths(Importing):
         names = frame.scope.names
         before = dict(names)
         after_one: dict[str, Value] = {}
-        known = narrowed(test, self.expr, frame) if test is not None else None
-        if known is not None:
-            names[known[0]], before[known[0]] = known[1:]
+        known = narrowed(test, self.expr, frame) if test is not None else {}
+        for name, sides in known.items():
+            names[name], before[name] = sides
 
         def begin_again() -> bool:
             after_one.update(names)
@@ -166,6 +166,8 @@ class Paths(Importing):
             names.clear()
             for name in {**after_one, **after_other}:
                 names[name] = join(after_one.get(name, ()), after_other.get(name, ()))
+            if test is not None and not ended_other:
+                choose(test, frame, after_one, after_other)
         return False
 
     def uncertain(self, body: Callable[[], bool], frame: Frame) -> None:

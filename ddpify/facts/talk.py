@@ -49,6 +49,8 @@ _LEVEL = re.compile(_LEVELS)
 _PROCESS = frozenset({"os.getpid", "socket.gethostname", "platform.node", "multiprocessing.current_process"})
 #: what a console of rich does
 _ON_CONSOLES = frozenset({"print", "log", "rule", "print_json", "input", "status", "print_exception"})
+#: loggers that say nothing on other ranks, by themselves
+_BY_RANK = re.compile(r"(mmcv|mmengine|mmdet|mmseg|mmcls|mmpretrain|mmpose|mmaction|mmdet3d)\.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,8 @@ def _is_console(made: str) -> bool:
 def _kind_of_method(call: Outside) -> str:
     # progress.console.print(...)
     made = [made_by(o.obj if isinstance(o, Method) and o.name == "console" else o) for o in call.obj]
+    if any(map(_BY_RANK.match, made)):
+        return ""
     if _LEVEL.fullmatch(call.method) and any(LOGGER.fullmatch(m) for m in made):
         return "log"
     if call.method in _ON_CONSOLES and any(map(_is_console, made)):

@@ -74,7 +74,7 @@ def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
         for node in walk(func.node.body):
             if isinstance(node, cst.Call) and dotted(node.func).startswith(f"{me}."):
                 name = dotted(node.func).split(".")[1]
-                if any(m.has_parameters and _has_weights(m) for m in modules(module.fields.get(name, ()))):
+                if any(m.has_parameters and has_weights(m) for m in modules(module.fields.get(name, ()))):
                     calls.setdefault(name, []).append(node)
         empty = given_none(facts, module, func)
         open_tests = [n for n in walk(func.node.body) if _is_open(facts, func, n) or _is_given_or_not(empty, n)]
@@ -88,13 +88,13 @@ def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
                 yield f"{me}.{name}"
 
 
-def _has_weights(module: Module, depth: int = 4) -> bool:
+def has_weights(module: Module, depth: int = 4) -> bool:
     """Whether a layer of the project has parameters for certain: one with a buffer alone may be left out."""
     if module.cls is None or depth == 0 or any(b != "torch.nn.Module" for b in module.cls.outside()):
         return True
     parts = [o for value in (*module.fields.values(), *module.parts) for o in value]
     held = [m for o in parts for m in modules((o,))]
-    return any(_has_weights(m, depth - 1) for m in held if m.has_parameters) or any(isinstance(o, Thing) for o in parts)
+    return any(has_weights(m, depth - 1) for m in held if m.has_parameters) or any(isinstance(o, Thing) for o in parts)
 
 
 def _is_given_or_not(empty: dict[str, set[bool]], node: cst.CSTNode) -> bool:

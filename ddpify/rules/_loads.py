@@ -10,6 +10,7 @@ from ddpify.facts import Facts
 from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Frame
 from ddpify.facts.outside import Outside, outside_calls
+from ddpify.facts.values import Scheduler
 from ddpify.source import Source, walk
 
 
@@ -33,6 +34,16 @@ def _maps(source: Source, node: cst.CSTNode, path: str) -> bool:
     if not isinstance(node, cst.Call) or not node.args or source.code(node.args[0].value) != path:
         return False
     return any(a.keyword is not None and a.keyword.value == "map_location" for a in node.args)
+
+
+def is_schedule(facts: Facts, call: Outside) -> bool:
+    """`scheduler.load_state_dict(torch.load(path))`: there are numbers in it, and no tensors."""
+    arg = call.source.parents.get(call.node)
+    taker = call.source.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(taker, cst.Call) or not isinstance(taker.func, cst.Attribute):
+        return False
+    held = facts.flow.values.get(taker.func.value, ())
+    return taker.func.attr.value == "load_state_dict" and bool(held) and all(isinstance(o, Scheduler) for o in held)
 
 
 def from_cpu(facts: Facts, path: cst.BaseExpression, frames: list[Frame]) -> bool:

@@ -14,6 +14,7 @@ from ddpify.facts.ranks import never_with_others
 from ddpify.facts.roles import root
 from ddpify.facts.routes import Route
 from ddpify.facts.trails import shown, way_of_call
+from ddpify.facts.unused import has_weights
 from ddpify.facts.values import FromForward, Module, Optimizer
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 
@@ -180,8 +181,8 @@ class ForwardBypassesWrapper(Rule):
                 continue
             if e.kind == "method" and e.name in ("to", "train", "eval"):
                 continue
-            if not facts.converting and (while_made(e.frame) or never_with_others(e, flow)):
-                continue  # self.forward(torch.zeros(...)) in __init__, for the sizes of its layers
+            if not facts.converting and (while_made(e.frame) or never_with_others(e, flow) or not has_weights(e.obj)):
+                continue  # self.forward(torch.zeros(...)) in __init__, for the sizes of its layers; a loss in the model
             core = root(e.obj)
             if (core in wrapped or e.obj in wrapped) and facts.editable(e.frame.source):
                 name = shown(e.frame.source, e.node)

@@ -14,6 +14,19 @@ from ddpify.facts.frames import Event
 from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Const, Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._no_order import (
+    KEEPS,
+    is_list_of,
+    is_looked_up,
+    is_said_to_be_one,
+    is_sorted_in,
+    may_hold_text,
+    method,
+    only_one,
+    seeks_greatest,
+    sorts,
+    uses_of,
+)
 from ddpify.rules._set_orders import is_set, lists_set, orders
 from ddpify.source import Source, dotted, walk
 
@@ -24,17 +37,10 @@ _NO_ORDER = re.compile(
     r"|natsort\.(\w+\.)?((nat|human|os_|real)sorted)"
 )
 
-#: what is kept in the order in which it came
-_KEEPS = re.compile(r"register_(buffer|parameter|module)|add_module|append")
-
 
 def _is_empty(node: cst.BaseExpression) -> bool:
     """`[]` of `os.listdir(d) == []`"""
     return isinstance(node, cst.List) and not node.elements
-
-
-def _method(node: cst.CSTNode) -> str:
-    return node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
 
 
 def _keeps(source: Source, node: cst.CSTNode, target: str) -> bool:
@@ -43,7 +49,7 @@ def _keeps(source: Source, node: cst.CSTNode, target: str) -> bool:
         return False
     base = node.func.value
     own = isinstance(base, cst.Subscript) and any(source.code(s.slice) == target for s in base.slice)
-    return _KEEPS.search(_method(node)) is not None and not own
+    return KEEPS.search(method(node)) is not None and not own
 
 
 def _binds(stmt: cst.Assign) -> set[str]:
@@ -60,24 +66,19 @@ def _prints(call: cst.Call) -> bool:
     return name in ("print", "info", "debug", "warning", "error", "log")
 
 
-def _sorts(call: cst.Call) -> str:
-    """`names` of `sorted(names)` and of `names.sort()`"""
-    match call:
-        case cst.Call(func=cst.Name(value="sorted"), args=[cst.Arg(value=cst.Name(value=name)), *_]):
-            return name
-        case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
-            return name
-    return ""
+def _is_side(source: Source, node: cst.CSTNode) -> bool:
+    """`os.listdir(d) if d else []`"""
+    above = source.parents.get(node)
+    return isinstance(above, cst.IfExp) and above.test is not node
 
 
-def _sorts_in_place(source: Source, node: cst.Name) -> bool:
+def _sorts_in_place(source: Source, node: cst.BaseExpression) -> bool:
     """`names.sort()`, before anything else is done with them."""
-    method = source.parents.get(node)
-    call = source.parents.get(method) if isinstance(method, cst.Attribute) else None
-    return isinstance(call, cst.Call) and _method(call) == "sort"
+    above = source.parents.get(node)
+    call = source.parents.get(above) if isinstance(above, cst.Attribute) else None
+    return isinstance(call, cst.Call) and method(call) == "sort"
 
 
-_GREATER = (cst.GreaterThan, cst.GreaterThanEqual, cst.LessThan, cst.LessThanEqual)
 _PASSES_ON = (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)
 
 
@@ -194,7 +195,7 @@ class ListingOrder(Rule):
                 if made is not None:
                     seen.add(id(e.node))
                     code = source.code(e.node.iter).split("\n")[0]
-                    message = f"the order of `{code}` may differ from rank to rank, and `{_method(made)}` goes by it"
+                    message = f"the order of `{code}` may differ from rank to rank, and `{method(made)}` goes by it"
                     yield self.finding(source, e.node.iter, message, Surround(source, e.node.iter, "sorted(", ")"))
             elif e.name == "builtins.hash" and isinstance(e.node, cst.Call) and len(e.node.args) == 1:
                 owner = next((a for a in source.ancestors(e.node) if isinstance(a, cst.FunctionDef)), None)
@@ -202,6 +203,7 @@ class ListingOrder(Rule):
                 held = facts.flow.values.get(e.node.args[0].value, ())
                 number = any(isinstance(o, Const) and not isinstance(o.value, str) for o in held)
                 other = owner is not None and owner.name.value == "__hash__"
+                number = number or not may_hold_text(facts, e.node.args[0].value)
                 if not (other or number) and any(isinstance(k, str) for k in plain):
                     seen.add(id(e.node))
                     code = source.code(e.node)
@@ -221,26 +223,33 @@ class ListingOrder(Rule):
     def takes_none(self, facts: Facts, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
         """`if os.listdir(d):`, `names = [n for n in os.listdir(d)]` and `names.sort()` or `sorted(names)` later on."""
         top: cst.CSTNode = node
-        while isinstance(source.parents.get(top), _PASSES_ON) or _is_list_of(source, top):
+        while isinstance(source.parents.get(top), _PASSES_ON) or is_list_of(source, top) or _is_side(source, top):
             top = source.parents[top]
         parent = source.parents.get(top)
+        if not facts.converting and isinstance(parent, cst.DictComp) and is_looked_up(facts, source, parent):
+            return True
+        if not facts.converting and isinstance(parent, cst.Assign) and depth == 3:
+            target = parent.targets[0].target if len(parent.targets) == 1 else None
+            if isinstance(target, cst.Attribute):
+                return self.kept_without_order(facts, source, target)
         if isinstance(parent, cst.For) and parent.iter is top:
-            return self.only_removed(parent) or _seeks_greatest(parent)
+            gone = self.only_removed(parent) or seeks_greatest(parent)
+            return gone or (not facts.converting and is_sorted_in(source, parent))
         if isinstance(parent, (cst.BooleanOperation, cst.UnaryOperation, cst.If, cst.While, cst.Assert)):
             return True
         call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
         if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "extend":
             owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
-            return _is_said_to_be_one(owner, {dotted(call.func.value)})
+            return is_said_to_be_one(owner, {dotted(call.func.value)})
         if not isinstance(parent, cst.Assign) or depth == 0:
             return isinstance(parent, cst.Arg) and top is not node and self.ordered(facts, source, top)
         owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
         names = _binds(parent)
-        if _is_said_to_be_one(owner, names):
+        if is_said_to_be_one(owner, names):
             return True
         end = source.span(node).end
         later = [n for n in walk(owner) if n in source.parents and source.span(n).start >= end]
-        if not facts.converting and any(isinstance(n, cst.Call) and _sorts(n) in names for n in later):
+        if not facts.converting and any(isinstance(n, cst.Call) and sorts(n) in names for n in later):
             return True
         # names = others: what comes behind it is another list
         block = _block(source, parent)
@@ -260,7 +269,13 @@ class ListingOrder(Rule):
         tested = isinstance(above, (cst.If, cst.IfExp)) and above.test is node
         printed = any(isinstance(a, cst.Call) and _prints(a) for a in source.ancestors(node))
         shown = printed or self.ordered(facts, source, node) or self.only_shown(source, node)
-        return tested or shown or _only_one(source, node) or self.takes_none(facts, source, node, depth - 1)
+        return tested or shown or only_one(source, node) or self.takes_none(facts, source, node, depth - 1)
+
+    def kept_without_order(self, facts: Facts, source: Source, target: cst.Attribute) -> bool:
+        """`self.files = os.listdir(d)` that is sorted before use, asked `name in self.files`, or never read."""
+        uses = list(uses_of(facts, source, target))
+        sorted_first = any(of is source and _sorts_in_place(of, n) for of, n in uses if isinstance(n, cst.Attribute))
+        return sorted_first or all(self.ordered(facts, of, n) for of, n in uses)
 
     def only_removed(self, loop: cst.For) -> bool:
         """`for path in glob.glob("*.tmp"): os.remove(path)`"""
@@ -274,7 +289,7 @@ class ListingOrder(Rule):
         loop = source.parents.get(node)
         if not isinstance(loop, cst.For) or loop.iter is not node:
             return False
-        kept = (n for n in walk(loop.body) if isinstance(n, (cst.Return, cst.Yield)) or _KEEPS.search(_method(n)))
+        kept = (n for n in walk(loop.body) if isinstance(n, (cst.Return, cst.Yield)) or KEEPS.search(method(n)))
         stored = (n for n in walk(loop.body) if isinstance(n, cst.AssignTarget) and isinstance(n.target, cst.Subscript))
         return next(kept, None) is None and next(stored, None) is None
 
@@ -284,56 +299,3 @@ class ListingOrder(Rule):
             return False
         given = e.node.args[0].value
         return is_set(facts, given) and not self.ordered(facts, e.frame.source, e.node)
-
-
-def _is_list_of(source: Source, node: cst.CSTNode) -> bool:
-    """`list(glob.glob(...))`: the step from a listing to its argument, and from that to the call."""
-    above = source.parents.get(node)
-    call = source.parents.get(above) if isinstance(above, cst.Arg) else above
-    makes = isinstance(call, cst.Call) and isinstance(call.func, cst.Name) and call.func.value in ("list", "tuple")
-    return makes and isinstance(call, cst.Call) and len(call.args) == 1 and node is not call.func
-
-
-def _seeks_greatest(loop: cst.For) -> bool:
-    """`for name in os.listdir(path): if int(name) > last: last = int(name)`, and nothing else is kept."""
-    body = list(walk(loop.body))
-    kept = [n for n in body if isinstance(n, (cst.Return, cst.Yield, cst.Break)) or _KEEPS.search(_method(n))]
-    stored = [n for n in body if isinstance(n, cst.AssignTarget) and not isinstance(n.target, cst.Name)]
-    for stmt in body:
-        if isinstance(stmt, cst.If) and not (kept or stored):
-            asked = [c for c in walk(stmt.test) if isinstance(c, cst.Comparison)]
-            names = {dotted(t.comparator) for c in asked for t in c.comparisons if isinstance(t.operator, _GREATER)}
-            if any(isinstance(n, cst.AssignTarget) and dotted(n.target) in names - {""} for n in walk(stmt.body)):
-                return True
-    return False
-
-
-def _is_said_to_be_one(owner: cst.CSTNode, names: set[str]) -> bool:
-    """`assert len(paths) == 1`: there is no order."""
-    for stmt in walk(owner):
-        match stmt:
-            case cst.Assert(
-                test=cst.Comparison(
-                    left=cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=name))]),
-                    comparisons=[cst.ComparisonTarget(operator=cst.Equal(), comparator=cst.Integer(value="1"))],
-                )
-            ) if name in names:
-                return True
-    return False
-
-
-def _only_one(source: Source, node: cst.Name) -> bool:
-    """`if len(paths) == 1: path = paths[0]`"""
-    for above in source.ancestors(node):
-        match above:
-            case cst.If(
-                test=cst.Comparison(
-                    left=cst.Call(func=cst.Name(value="len"), args=[cst.Arg(value=cst.Name(value=name))]),
-                    comparisons=[cst.ComparisonTarget(operator=cst.Equal(), comparator=cst.Integer(value="1"))],
-                ),
-                body=body,
-            ) if name == node.value:
-                return node in set(walk(body))
-            case cst.FunctionDef():
-                return False
-    return False

@@ -19,7 +19,7 @@ from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Const, Device, Value
 from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
-from ddpify.rules._loads import from_cpu, maps_beside
+from ddpify.rules._loads import from_cpu, is_schedule, maps_beside
 from ddpify.source import walk
 
 _DEVICE = re.compile(r"(cuda|cpu|mps|xpu)(:\d+)?")
@@ -116,7 +116,7 @@ class LoadWithoutMapLocation(Rule):
         frames = [e.frame for e in call.events] or ([home] if home is not None else [])
         if path is not None and frames and all(depends_on_rank(path, frame, facts.flow) for frame in frames):
             return True
-        if maps_beside(call) or (path is not None and from_cpu(facts, path, frames)):
+        if maps_beside(call) or is_schedule(facts, call) or (path is not None and from_cpu(facts, path, frames)):
             return True
         return bool(call.events) and all(
             in_workers(facts, e) or on_some_ranks(e, facts.flow) or of_no_caller(e, facts.flow) for e in call.events

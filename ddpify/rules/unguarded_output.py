@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -22,6 +21,7 @@ from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
+from ddpify.rules._quiet import print_is_replaced
 from ddpify.source import Source
 
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
@@ -48,7 +48,6 @@ def _fails(source: Source, stmt: cst.CSTNode) -> bool:
     return source.code(stmt.value.func) in _EXITS and code not in ("0", "None")
 
 
-_HELPER = re.compile(r"(?!torch\.|deepspeed\.).*\b(init_distributed\w*|init_dist\w*|setup_for_distributed)")
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 #: what sets up loggers, besides the functions of logging
 _SETTINGS = frozenset(
@@ -190,15 +189,11 @@ class UnguardedOutput(Rule):
             yield from self.convert(facts, talk)
             return
         seen: set[int] = set()
-        by_rank = self.logging_by_rank(facts, talk)
+        by_rank, replaced = self.logging_by_rank(facts, talk), print_is_replaced(facts)
         for t in talk:
             source = t.call.source
-            quiet = (
-                t.kind in _NOT_RANKS
-                or is_off(t)
-                or (t.kind.startswith("log") and by_rank)
-                or self.is_replaced(facts, t)
-            )
+            quiet = t.kind in _NOT_RANKS or is_off(t) or (t.kind.startswith("log") and by_rank)
+            quiet = quiet or (t.call.name == "builtins.print" and replaced)
             quiet = quiet or is_below_level(facts, t) or may_be_a_file(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
@@ -308,16 +303,6 @@ class UnguardedOutput(Rule):
         """`print(..., file=log)`: the place that opens the file is looked at; it may be os.devnull elsewhere."""
         stream = any(isinstance(o, Ext) and o.name.startswith("sys.") for o in facts.flow.values.get(target, ()))
         return not stream and (not facts.converting or opened_null(t.call, target, facts))
-
-    def is_replaced(self, facts: Facts, t: Talk) -> bool:
-        """`builtins.print = ...`: the script has its own way to keep the other ranks quiet."""
-        if t.call.name != "builtins.print":
-            return False
-        sets = facts.flow.log.of("set")
-        if any(e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets):
-            return True
-        # utils.init_distributed_mode(args) of a module that is not there: the usual one replaces print
-        return any(map(_HELPER.fullmatch, facts.identifiers))
 
     def logging_by_rank(self, facts: Facts, talk: list[Talk]) -> bool:
         """Whether levels or handlers are set by rank somewhere."""

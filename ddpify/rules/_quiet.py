@@ -1,0 +1,27 @@
+"""The facts in, whether a script keeps the other ranks quiet by itself out."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from ddpify.facts import Facts
+from ddpify.facts.values import Ext, Func
+from ddpify.source import dotted
+
+_HELPER = re.compile(r"(?!torch\.|deepspeed\.).*\b(init_distributed\w*|init_dist\w*|setup_for_distributed)")
+
+
+def print_is_replaced(facts: Facts) -> bool:
+    """`builtins.print = ...`: the script has its own way to keep the other ranks quiet."""
+    sets = facts.flow.log.of("set")
+    if any(e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets):
+        return True
+    # utils.init_distributed_mode(args) of a module that is not there: the usual one replaces print
+    if any(map(_HELPER.fullmatch, facts.identifiers)):
+        return True
+    # ... or of a module of the project that has it no longer
+    calls = (n for s in facts.flow.modules for n in s.of(cst.Call))
+    named = (c.func for c in calls if isinstance(c.func, cst.Attribute) and _HELPER.fullmatch(dotted(c.func)))
+    return any(not any(isinstance(o, Func) for o in facts.flow.values.get(f, ())) for f in named)
