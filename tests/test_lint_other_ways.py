@@ -232,6 +232,111 @@ CASES: dict[str, tuple[str, set[str]]] = {
         set(),
     ),
     "a directory of all goes": ("import shutil\nshutil.rmtree('build')", {"DDP403"}),
+    # what a distributed run does not come to
+    "the flag of a group that another library sets up": (
+        """
+        from timm.utils import init_distributed_device
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        args.distributed = False
+        if "WORLD_SIZE" in os.environ:
+            args.distributed = int(os.environ["WORLD_SIZE"]) > 1
+        init_distributed_device(args)
+        if args.distributed:
+            print("process", rank)
+        else:
+            print("one process")
+        """,
+        set(),
+    ),
+    "a flag of something else": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        args.large = False
+        if "SIZE" in os.environ:
+            args.large = int(os.environ["SIZE"]) > 1
+        if not args.large:
+            print("small")
+        """,
+        {"DDP402"},
+    ),
+    "the flag is handed on": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        args.distributed = int(os.environ["WORLD_SIZE"]) > 1
+        def make_loader(data, distributed):
+            if not distributed:
+                print("one process of", os.environ["WORLD_SIZE"])
+        make_loader(train_set, args.distributed)
+        make_loader(test_set, distributed=args.distributed)
+        """,
+        set(),
+    ),
+    "the flag is handed on by one caller": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        args.distributed = int(os.environ["WORLD_SIZE"]) > 1
+        def make_loader(data, distributed):
+            if not distributed:
+                print("one process of", os.environ["WORLD_SIZE"])
+        make_loader(train_set, args.distributed)
+        make_loader(test_set, args.whole)
+        """,
+        {"DDP402"},
+    ),
+    "one GPU of each process where there are ranks": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        args.distributed = int(os.environ["WORLD_SIZE"]) > 1
+        if args.distributed and args.gpus > 1:
+            args.gpus = 1
+        if args.gpus > 1:
+            print("several GPUs")
+        """,
+        set(),
+    ),
+    "several GPUs of each process": (
+        """
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        args.distributed = int(os.environ["WORLD_SIZE"]) > 1
+        if args.distributed and args.gpus > 1:
+            args.workers = 1
+        if args.gpus > 1:
+            print("several GPUs")
+        """,
+        {"DDP402"},
+    ),
+    "a number that one rank has": (
+        """
+        from timm.utils import CheckpointSaver
+        best = saver = None
+        if rank == 0:
+            saver = CheckpointSaver(net, optimizer)
+        for epoch in range(2):
+            train(model, epoch)
+            if saver is not None:
+                best, at = saver.save_checkpoint(epoch, metric=1.0)
+        if best is not None:
+            print("the best", best)
+        """,
+        set(),
+    ),
+    "a number that all have at last": (
+        """
+        best = None
+        for epoch in range(2):
+            train(model, epoch)
+            best = epoch
+        if best is not None:
+            print("the best", best)
+        """,
+        {"DDP402"},
+    ),
     # the order of a listing
     "a listing or none, of which the newest is taken": (
         "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = max(names, key=os.path.getmtime)",

@@ -124,7 +124,7 @@ class RankValues:
             case cst.UnaryOperation(expression=inner) | cst.NamedExpr(value=inner):
                 return self.differs(inner, frame)
             case cst.Comparison() if asks_launch(node):
-                return False
+                return not self.strict and self.only_on_some(node, frame)
             case cst.Comparison(left=left, comparisons=comparisons):
                 return self.differs(left, frame) or any(self.differs(c.comparator, frame) for c in comparisons)
             case cst.IfExp(test=test, body=body, orelse=orelse):
@@ -134,6 +134,13 @@ class RankValues:
             case cst.Tuple(elements=elements) | cst.List(elements=elements):
                 return any(self.differs(e.value, frame) for e in elements)
         return False
+
+    def only_on_some(self, node: cst.Comparison, frame: Frame) -> bool:
+        """`saver is not None`, where `saver = None` and `if rank == 0: saver = Saver()`."""
+        if dotted(node.comparisons[0].comparator) != "None" or not isinstance(node.left, (cst.Name, cst.Attribute)):
+            return False
+        found = [d for d in self.definitions.of(node.left, frame) if dotted(d.node) != "None"]
+        return bool(found) and all(d.event is not None and self.limited(d.event.node, d.frame) for d in found)
 
     def stored(self, node: cst.Subscript) -> bool:
         """`flags["writer"]` of a dict whose values were set by the rank: `flags[key] = flag and is_main`."""

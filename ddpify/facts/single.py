@@ -41,25 +41,27 @@ class Single:
             path.append(id(below))
             if type(above) is cst.FunctionDef:
                 break
-            if self.is_way(above, below):
+            if self.is_way(above, below, frame.node):
                 answer = True
                 break
             below = above
         self._alone.update(dict.fromkeys(path, answer))
         return answer
 
-    def is_way(self, above: cst.CSTNode, below: cst.CSTNode) -> bool:
+    def is_way(self, above: cst.CSTNode, below: cst.CSTNode, func: cst.CSTNode) -> bool:
         """Whether what is directly above leads one process only to what is below it."""
         if isinstance(above, cst.IndentedBlock):
             return any(_says_alone(s) or self.refuses_ranks(s) for s in above.body[: _place(above, below)])
         if not isinstance(above, (cst.If, cst.IfExp)) or below is above.test:
             return False
-        if below is above.body and _is_alone(above.test):
+        if below is above.body and (_is_alone(above.test) or _is_several(above.test) in self.ones_with_ranks):
             return True
         negated = isinstance(above.test, cst.UnaryOperation) and isinstance(above.test.operator, cst.Not)
         asked = above.test.expression if isinstance(above.test, cst.UnaryOperation) else above.test
         holds = (below is above.body) != negated
-        if dotted(asked) in (self.refused_with_ranks if holds else self.joined_under):
+        if dotted(asked) in (self.refused_with_ranks if holds else self.flags):
+            return True
+        if not holds and (id(func), dotted(asked)) in self.flag_parameters:
             return True
         other = above.orelse if below is above.body else above.body
         return other is not None and self.joins_in(other) and not self.joins_in(below)
@@ -94,6 +96,42 @@ class Single:
                     tests.add(dotted(above.test))
                 below = above
             found = tests if not found else found & tests
+        return found - {""}
+
+    @functools.cached_property
+    def flags(self) -> set[str]:
+        """`args.distributed`: what the group is joined under, or `int(os.environ["WORLD_SIZE"]) > 1`."""
+        found = set(self.joined_under)
+        for source in self.flow.modules:
+            for stmt in source.of(cst.Assign) if "WORLD_SIZE" in source.text else ():
+                if _asks_world(stmt.value):
+                    found.update(dotted(t.target) for t in stmt.targets)
+        return found - {""}
+
+    @functools.cached_property
+    def flag_parameters(self) -> set[tuple[int, str]]:
+        """The parameters that get such a flag in each call: `make_loader(data, distributed=args.distributed)`."""
+        found: set[tuple[int, str]] = set()
+        given: dict[tuple[int, str], list[bool]] = {}
+        for _ in range(2):  # handed on once more
+            given.clear()
+            for frame in self.flow.frames:
+                for name, value in frame.arguments.items():
+                    callers = {id(e.frame.node) for e in frame.entries}
+                    own = any((c, dotted(value)) in found for c in callers)
+                    is_flag = dotted(value) in self.flags or own
+                    given.setdefault((id(frame.node), name), []).append(is_flag and name not in frame.assigned)
+            found = {key for key, flags in given.items() if all(flags)}
+        return found
+
+    @functools.cached_property
+    def ones_with_ranks(self) -> set[str]:
+        """`args.num_gpu` of `if args.distributed and args.num_gpu > 1: args.num_gpu = 1`."""
+        found: set[str] = set()
+        for source in self.flow.modules:
+            for stmt in source.of(cst.If):
+                if any(dotted(p) in self.flags for p in _parts(stmt.test)):
+                    found.update(name for line in stmt.body.body for name in _set_to_one(line))
         return found - {""}
 
     def says_many(self, test: cst.BaseExpression, depth: int = 2) -> bool:
@@ -178,6 +216,41 @@ def _is_ours(obj: object) -> bool:
 
 def _place(block: cst.IndentedBlock, stmt: cst.CSTNode) -> int:
     return next((at for at, s in enumerate(block.body) if s is stmt), 0)
+
+
+def _parts(test: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """What all has to hold."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        return [*_parts(test.left), *_parts(test.right)]
+    return [test]
+
+
+def _set_to_one(stmt: cst.CSTNode) -> list[str]:
+    """`args.num_gpu` of `args.num_gpu = 1`"""
+    match stmt:
+        case cst.SimpleStatementLine(body=[cst.Assign(targets=targets, value=cst.Integer(value="1"))]):
+            return [dotted(t.target) for t in targets]
+    return []
+
+
+def _is_several(test: cst.BaseExpression) -> str:
+    """`args.num_gpu` of `args.num_gpu > 1`"""
+    match test:
+        case cst.Comparison(
+            left=left, comparisons=[cst.ComparisonTarget(operator=cst.GreaterThan(), comparator=cst.Integer(value="1"))]
+        ):
+            return dotted(left) or "?"
+    return "?"
+
+
+def _asks_world(value: cst.BaseExpression) -> bool:
+    """`int(os.environ["WORLD_SIZE"]) > 1`"""
+    match value:
+        case cst.Comparison(
+            left=left, comparisons=[cst.ComparisonTarget(operator=cst.GreaterThan(), comparator=cst.Integer(value="1"))]
+        ):
+            return any(isinstance(n, cst.SimpleString) and n.evaluated_value == "WORLD_SIZE" for n in walk(left))
+    return False
 
 
 def _refused(stmt: cst.CSTNode) -> str:

@@ -223,7 +223,11 @@ class ListingOrder(Rule):
     def takes_none(self, facts: Facts, source: Source, node: cst.BaseExpression, depth: int = 3) -> bool:
         """`if os.listdir(d):`, `names = [n for n in os.listdir(d)]` and `names.sort()` or `sorted(names)` later on."""
         top: cst.CSTNode = node
-        while isinstance(source.parents.get(top), _PASSES_ON) or is_list_of(source, top) or _is_side(source, top):
+        while (
+            isinstance(source.parents.get(top), _PASSES_ON)
+            or is_list_of(source, top)
+            or (not facts.converting and _is_side(source, top))
+        ):
             top = source.parents[top]
         parent = source.parents.get(top)
         if not facts.converting and isinstance(parent, cst.DictComp) and is_looked_up(facts, source, parent):
