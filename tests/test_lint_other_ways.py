@@ -337,7 +337,139 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP402"},
     ),
+    # what a wrapper is not needed for
+    "a loss with buffers and settings alone": (
+        """
+        class Judge(nn.Module):
+            def __init__(self, count):
+                super().__init__()
+                self.count = count
+                self.kind = count * 2
+                self.register_buffer("steps", torch.linspace(0, 1, 3))
+            def forward(self, y, target):
+                return (y - target).abs().mean() * self.count
+        judge = Judge(int(os.environ["COUNT"])).cuda()
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            judge(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+        set(),
+    ),
+    "a loss with a layer of its own": (
+        """
+        class Judge(nn.Module):
+            def __init__(self, count):
+                super().__init__()
+                self.count = count
+                self.layer = nn.Linear(1, 1)
+            def forward(self, y, target):
+                return self.layer(y - target).abs().mean() * self.count
+        judge = Judge(int(os.environ["COUNT"])).cuda()
+        optimizer = torch.optim.SGD([*model.parameters(), *judge.parameters()], lr=0.1)
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            judge(model(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+        """,
+        {"DDP201"},
+    ),
+    "a sum by the sizes of a tensor": (
+        """
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            out = model(x.cuda())
+            n, c = out.shape
+            (F.mse_loss(out, y.cuda(), reduction="sum") / (n * c)).backward()
+            optimizer.step()
+        """,
+        set(),
+    ),
+    "a sum by what a mask leaves": (
+        """
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            out = model(x.cuda())
+            mask = (y > 0).float().cuda()
+            (((out - y.cuda()) ** 2 * mask).sum() / mask.sum()).backward()
+            optimizer.step()
+        """,
+        {"DDP510"},
+    ),
+    # who writes
+    "the library is told who writes": (
+        """
+        from transformers import AutoModel
+        bert = AutoModel.from_pretrained("small")
+        bert.save_pretrained("small", is_main_process=rank == 0)
+        """,
+        set(),
+    ),
+    "nobody tells it": (
+        """
+        from transformers import AutoModel
+        bert = AutoModel.from_pretrained("small")
+        bert.save_pretrained("small", is_main_process=True)
+        """,
+        {"DDP401"},
+    ),
+    "the rank is kept in settings of a library": (
+        """
+        from yacs.config import CfgNode
+        settings = CfgNode()
+        settings.LOCAL_RANK = 0
+        def update(config, args):
+            config.LOCAL_RANK = args.local_rank
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--local_rank", type=int, default=int(os.environ["LOCAL_RANK"]))
+        args = parser.parse_args()
+        config = settings.clone()
+        update(config, args)
+        def show(net, echo=False):
+            if echo:
+                print(net)
+        echo = config.LOCAL_RANK == 0
+        show(net, echo=echo)
+        """,
+        set(),
+    ),
+    "something else is kept there": (
+        """
+        from yacs.config import CfgNode
+        settings = CfgNode()
+        settings.LOCAL_RANK = 0
+        def update(config, args):
+            config.LEVEL = args.level
+        parser = argparse.ArgumentParser()
+        args = parser.parse_args()
+        config = settings.clone()
+        update(config, args)
+        if config.LEVEL == 0:
+            print(net)
+        """,
+        {"DDP402"},
+    ),
     # the order of a listing
+    "listings of several folders, sorted together": (
+        """
+        import glob
+        paths = []
+        for folder in ("a", "b"):
+            paths += glob.glob(folder + "/*")
+        paths = sorted(p for p in paths if p.endswith(".png"))
+        """,
+        set(),
+    ),
+    "listings of several folders": (
+        """
+        import glob
+        paths = []
+        for folder in ("a", "b"):
+            paths += glob.glob(folder + "/*")
+        paths = [p for p in paths if p.endswith(".png")]
+        """,
+        {"DDP307"},
+    ),
     "a listing or none, of which the newest is taken": (
         "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = max(names, key=os.path.getmtime)",
         set(),

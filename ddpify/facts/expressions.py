@@ -57,7 +57,11 @@ class Expressions(Operators, Containers):
                 if known is not None and isinstance(test, cst.Call):
                     return self.expr(body if known else orelse, frame)  # hasattr(model, "module"), of the wrapper
                 one, two = self.sides(test, body, orelse, frame)
-                return one if known is True else two if known is False else unwrapped(body, orelse, one, two)
+                if (
+                    known is not None or self.planned
+                ):  # the wrapper that the plan puts in is there whatever the test says
+                    return one if known is True else two if known is False else join(one, two)
+                return unwrapped(body, orelse, one, two)
             case cst.Subscript():
                 return self.subscript(node, frame)
             case cst.Tuple(elements=elements) | cst.List(elements=elements) | cst.Set(elements=elements):

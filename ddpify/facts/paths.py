@@ -166,7 +166,7 @@ class Paths(Importing):
             names.clear()
             for name in {**after_one, **after_other}:
                 names[name] = join(after_one.get(name, ()), after_other.get(name, ()))
-            if test is not None and not ended_other:
+            if test is not None and not (ended_other or self.planned):
                 choose(test, frame, after_one, after_other)
         return False
 

@@ -101,7 +101,9 @@ class RankValues:
                 spawned = self.spawned_rank(node.value, frame) or self.of_own_share(node.value, frame)
                 return spawned or any(map(self.defined_by_rank, found))
             case cst.Attribute():
-                return self.launched(node) or any(map(self.defined_by_rank, self.definitions.of(node, frame)))
+                known = self.definitions.of(node, frame)
+                by_name = not known and node.attr.value in self.kept_ranks
+                return self.launched(node) or by_name or any(map(self.defined_by_rank, known))
             case cst.Call():
                 return self.call(node, frame, index)
             case cst.Subscript(value=value):
@@ -141,6 +143,24 @@ class RankValues:
             return False
         found = [d for d in self.definitions.of(node.left, frame) if dotted(d.node) != "None"]
         return bool(found) and all(d.event is not None and self.limited(d.event.node, d.frame) for d in found)
+
+    @functools.cached_property
+    def kept_ranks(self) -> set[str]:
+        """`LOCAL_RANK` of `config.LOCAL_RANK = args.local_rank`, in settings that a library keeps."""
+        found: dict[str, list[bool | None]] = {}
+        self.__dict__["kept_ranks"] = set()  # while they are looked for
+        for source, home in self.flow.modules.items():
+            for stmt in source.of(cst.Assign):
+                for target in (t.target for t in stmt.targets):
+                    if not isinstance(target, cst.Attribute) or self.definitions.attribute_events(target):
+                        continue
+                    owner = next((a for a in source.ancestors(stmt) if isinstance(a, cst.FunctionDef)), None)
+                    frame = next(iter(self.definitions.frames.get(id(owner), ())), home)
+                    number = isinstance(stmt.value, (cst.Integer, cst.UnaryOperation))
+                    by_rank = None if number else self.differs(stmt.value, frame)
+                    found.setdefault(target.attr.value, []).append(by_rank)
+        self._known.clear()
+        return {name for name, given in found.items() if True in given and False not in given}
 
     def stored(self, node: cst.Subscript) -> bool:
         """`flags["writer"]` of a dict whose values were set by the rank: `flags[key] = flag and is_main`."""

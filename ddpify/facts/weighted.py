@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, data_of, origins
 from ddpify.facts.frames import Event
 from ddpify.facts.values import FromBatch, FromForward, Func, Module, Value
-from ddpify.source import Source, walk
+from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -33,7 +33,7 @@ def weighted_losses(facts: Facts) -> Iterator[tuple[Source, cst.CSTNode, str]]:
             yield e.frame.source, e.node, by
     for source, tree in _trained(facts, training):
         for node in walk(tree):
-            if isinstance(node, cst.BinaryOperation) and id(node) not in done and _is_masked(facts, node):
+            if isinstance(node, cst.BinaryOperation) and id(node) not in done and _is_masked(facts, source, node):
                 done.add(id(node))
                 yield source, node, f"`{source.code(node.right)}`"
 
@@ -74,15 +74,40 @@ def _divisor(facts: Facts, event: Event) -> str:
     return "the weights of its classes" if weighs or len(plain) > place else ""
 
 
-def _is_masked(facts: Facts, node: cst.BinaryOperation) -> bool:
+def _is_masked(facts: Facts, source: Source, node: cst.BinaryOperation) -> bool:
     """`(loss * mask).sum() / mask.sum()`"""
-    if not isinstance(node.operator, cst.Divide):
+    if not isinstance(node.operator, cst.Divide) or _is_of_shape(source, node.right):
         return False
     left, right = (facts.flow.values.get(side, ()) for side in (node.left, node.right))
     above, below = data_of(left), data_of(right)
     if above is None or below is None or above.agg != "sum" or below.agg not in ("sum", "other"):
         return False
     return any(isinstance(o, FromForward) and not o.cut for o in origins(left)) and _of_batch(right)
+
+
+def _is_of_shape(source: Source, node: cst.BaseExpression) -> bool:
+    """`(n * c)` of `n, c, h, w = x.shape`: as much on every rank, but for the last batch."""
+    owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
+    names = {n.value for n in (node, *walk(node)) if isinstance(n, cst.Name)}
+    kept: dict[str, list[bool]] = {}
+    for stmt in walk(owner):
+        if not isinstance(stmt, cst.Assign):
+            continue
+        for t in stmt.targets:
+            parts = [e.value for e in t.target.elements] if isinstance(t.target, cst.Tuple) else [t.target]
+            for part in parts:
+                kept.setdefault(dotted(part), []).append(_is_shape(stmt.value))
+    return bool(names) and all(all(kept.get(n, [False])) for n in names)
+
+
+def _is_shape(node: cst.CSTNode) -> bool:
+    """`x.shape`, `x.size()`, `x.shape[0]`"""
+    match node:
+        case cst.Attribute(attr=cst.Name(value="shape")) | cst.Call(func=cst.Attribute(attr=cst.Name(value="size"))):
+            return True
+        case cst.Subscript(value=value):
+            return _is_shape(value)
+    return False
 
 
 def _of_batch(value: Value) -> bool:

@@ -25,6 +25,17 @@ def sorts(call: cst.Call) -> str:
     match call:
         case cst.Call(func=cst.Name(value="sorted"), args=[cst.Arg(value=cst.Name(value=name)), *_]):
             return name
+        case cst.Call(
+            func=cst.Name(value="sorted"),
+            args=[
+                cst.Arg(
+                    value=cst.GeneratorExp(for_in=cst.CompFor(iter=cst.Name(value=name)))
+                    | cst.ListComp(for_in=cst.CompFor(iter=cst.Name(value=name)))
+                ),
+                *_,
+            ],
+        ):
+            return name
         case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
             return name
     return ""

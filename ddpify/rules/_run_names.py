@@ -10,12 +10,13 @@ import libcst as cst
 
 from ddpify.facts import Facts
 from ddpify.facts.chance import by_chance, makes_chance, named_chance, ways_of_chance
+from ddpify.facts.contents import origins
 from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import Outside
 from ddpify.facts.ranks import guarded, ranks
 from ddpify.facts.reads import find_reads
-from ddpify.facts.values import Ext, Thing
+from ddpify.facts.values import Ext, FromWorld, Thing
 from ddpify.facts.workers import in_workers
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
@@ -156,3 +157,14 @@ def _is_broadcast(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Fr
 def _broadcasts(facts: Facts, node: cst.CSTNode) -> bool:
     values = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
     return any(isinstance(o, Ext) and o.name.startswith("torch.distributed.") and "broadcast" in o.name for o in values)
+
+
+#: what no two processes get alike
+_OWN = re.compile(r"uuid\.|tempfile\.|os\.getpid")
+
+
+def of_own_name(facts: Facts, call: Outside) -> bool:
+    """`shutil.rmtree(f"build-{uuid.uuid4().hex}")`: no other rank has that directory."""
+    path = call.node.args[0].value if call.node.args else None
+    held = origins(facts.flow.values.get(path, ())) if path is not None else frozenset()
+    return any(isinstance(o, FromWorld) and _OWN.match(o.what) is not None for o in held)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -10,24 +9,21 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.asked import asked_before, path_of
-from ddpify.facts.contents import constants, origins
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.first import by_one
 from ddpify.facts.outside import Outside, holding, outside_calls
 from ddpify.facts.ranks import depends_on_rank, ranks
 from ddpify.facts.reads import Paths
-from ddpify.facts.values import FromWorld
 from ddpify.facts.writes import PRIVATE
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._free_names import searched_names
 from ddpify.rules._guards import guards, joined_group
 from ddpify.rules._launchers import Launched, by_hydra
-from ddpify.rules._run_names import Named, named_by_chance
+from ddpify.rules._run_names import Named, named_by_chance, of_own_name
 from ddpify.source import Source
 
 _MAKES = frozenset({"os.makedirs", "os.mkdir"})
-#: what no two processes get alike
-_OWN = re.compile(r"uuid\.|tempfile\.|os\.getpid")
 _CATCHES = frozenset(
     {"FileExistsError", "OSError", "IOError", "Exception", "BaseException", "EnvironmentError", "os.error"}
 )
@@ -247,7 +243,7 @@ class DirectoryRace(Rule):
     def remove(self, facts: Facts, call: Outside, removed: list[tuple[Outside, cst.CSTNode]]) -> Iterator[Finding]:
         message = f"every rank removes the directory `{self.path(call)}`, with what other ranks have in it"
         if not facts.converting:
-            if facts.editable(call.source) and not self.is_own(facts, call):
+            if facts.editable(call.source) and not of_own_name(facts, call):
                 yield self.finding(call.source, call.node, message)
             return
         if not facts.editable(call.source):
@@ -291,12 +287,6 @@ class DirectoryRace(Rule):
                 AddHelper(source, "broadcast_value"),
                 reason="all ranks go by rank 0's answer",
             )
-
-    def is_own(self, facts: Facts, call: Outside) -> bool:
-        """`shutil.rmtree(f"build-{uuid.uuid4().hex}")`: no other rank has that directory."""
-        path = call.node.args[0].value if call.node.args else None
-        held = origins(facts.flow.values.get(path, ())) if path is not None else frozenset()
-        return any(isinstance(o, FromWorld) and _OWN.match(o.what) is not None for o in held)
 
     # -- naming --------------------------------------------------------------------------------------------------
 

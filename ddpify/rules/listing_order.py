@@ -52,7 +52,9 @@ def _keeps(source: Source, node: cst.CSTNode, target: str) -> bool:
     return KEEPS.search(method(node)) is not None and not own
 
 
-def _binds(stmt: cst.Assign) -> set[str]:
+def _binds(stmt: cst.Assign | cst.AugAssign) -> set[str]:
+    if isinstance(stmt, cst.AugAssign):  # paths += glob.glob(...)
+        return {stmt.target.value} if isinstance(stmt.target, cst.Name) else set()
     return {t.target.value for t in stmt.targets if isinstance(t.target, cst.Name)}
 
 
@@ -245,7 +247,8 @@ class ListingOrder(Rule):
         if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "extend":
             owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
             return is_said_to_be_one(owner, {dotted(call.func.value)})
-        if not isinstance(parent, cst.Assign) or depth == 0:
+        binding = isinstance(parent, cst.Assign) or (isinstance(parent, cst.AugAssign) and not facts.converting)
+        if not (isinstance(parent, (cst.Assign, cst.AugAssign)) and binding) or depth == 0:
             return isinstance(parent, cst.Arg) and top is not node and self.ordered(facts, source, top)
         owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
         names = _binds(parent)

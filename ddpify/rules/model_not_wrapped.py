@@ -15,7 +15,7 @@ from ddpify.facts.ranks import ranks
 from ddpify.facts.roles import root
 from ddpify.facts.trails import shown, way_back, way_of_call
 from ddpify.facts.untrained import is_frozen
-from ddpify.facts.unused import left_out
+from ddpify.facts.unused import has_weights, left_out
 from ddpify.facts.values import FromForward, Module, Wrapped
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -202,7 +202,7 @@ class ModelNotWrapped(Rule):
                 for point in facts.wrap_points:
                     source, node = point.source, point.module.site.node
                     known = talks(point.module) or wraps_inside(point.module) or trained_by_parent(facts, point.module)
-                    known = known or is_frozen(facts.flow, point.module)
+                    known = known or is_frozen(facts.flow, point.module) or not has_weights(point.module)
                     if facts.editable(source) and node in source.parents and not known:
                         yield self.finding(source, node, f"`{self.name_of(point)}` is trained without a DDP wrapper")
             return

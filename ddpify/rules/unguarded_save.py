@@ -18,7 +18,7 @@ from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._guards import Placed, guards
 from ddpify.rules._handles import handles
 from ddpify.rules._listings import listing_of
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 
 class UnguardedSave(Rule):
@@ -113,7 +113,7 @@ class UnguardedSave(Rule):
     def is_safe(self, facts: Facts, write: Write) -> bool:
         """Under a test of the rank, or at a path of its own."""
         events = write.call.events
-        if not facts.converting and (not events or self.of_own_batch(facts, write)):
+        if not facts.converting and (not events or self.of_own_batch(facts, write) or _says_who(write)):
             return True
         if not events:
             frame = facts.flow.modules.get(write.call.source)
@@ -199,3 +199,10 @@ class UnguardedSave(Rule):
         )
         what = f"`{path}`" if path and verb != "runs" else f"`{write.call.text}`"
         return f"{verb} {what}" if verb != "writes" else f"writes {what} with `{write.call.text}`"
+
+
+def _says_who(write: Write) -> bool:
+    """`net.save_pretrained(path, is_main_process=main)`, `save_function=accelerator.save`: told who writes."""
+    main, saves = (write.call.argument(None, name) for name in ("is_main_process", "save_function"))
+    given = main is not None and dotted(main) != "True"
+    return given or (saves is not None and dotted(saves).rpartition(".")[0] not in ("", "torch"))
