@@ -27,9 +27,7 @@ def by_chance(value: Value) -> bool:
 
 def named_chance(value: Value) -> str:
     """The call that it comes from, by its qualified name."""
-    return next(
-        (o.what for o in sorted(origins(value), key=str) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), ""
-    )
+    return min((o.what for o in origins(value) if isinstance(o, FromWorld) and _CHANCE.fullmatch(o.what)), default="")
 
 
 def ways_of_chance(

@@ -11,6 +11,7 @@ from ddpify.facts.contents import constants, modules, with_parts
 from ddpify.facts.dependencies import bindings, read_names
 from ddpify.facts.externals import role_of
 from ddpify.facts.heads import asks_for, given_none, idle_head
+from ddpify.facts.switched import is_always_made, switched
 from ddpify.facts.values import Class, Ext, Func, Module, Thing
 from ddpify.source import Source, dotted, walk
 
@@ -32,6 +33,7 @@ def left_out(facts: Facts, module: Module) -> str | None:
     for m in with_parts(module):
         if m.cls is not None:
             found = next(_in_forward(facts, m, m.cls), None) or next(_never_read(facts, m, m.cls), None)
+            found = found or (next(switched(m, m.cls), None) if facts.converting else None)
             if found is not None:
                 return found
     return idle_head(facts, module)
@@ -83,7 +85,7 @@ def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
             if (
                 all(any(_depends(func.source, call, test) for test in tests) for call in nodes)
                 or all(_is_never_given(empty, func.source, call) for call in nodes)
-                or (all(_is_off(module, func.source, call, me) for call in nodes) and _is_always_made(cls, name))
+                or (all(_is_off(module, func.source, call, me) for call in nodes) and is_always_made(cls, name))
             ):
                 yield f"{me}.{name}"
 
@@ -135,17 +137,6 @@ def _is_off(module: Module, source: Source, call: cst.Call, me: str) -> bool:
             if known and all(bool(v) is not wanted for v in known):
                 return True
         inner = above
-    return False
-
-
-def _is_always_made(cls: Class, name: str) -> bool:
-    """Whether `__init__` makes a layer under no test."""
-    for func in cls.member("__init__"):
-        if isinstance(func, Func) and func.node.params.params:
-            me = func.node.params.params[0].name.value
-            for node in walk(func.node.body):
-                if isinstance(node, cst.AssignTarget) and f"{me}.{name}" in map(dotted, walk(node.target)):
-                    return not any(isinstance(a, cst.If) for a in func.source.ancestors(node))
     return False
 
 

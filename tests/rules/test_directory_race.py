@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from ddpify.facts.chance import named_chance
+from ddpify.facts.values import Data, FromBatch, FromWorld
 from tests.rules.edited import edited, linted, script
 
 CODE = "DDP403"
@@ -348,3 +352,14 @@ def test_a_directory_below_the_one_that_was_removed() -> None:
     before = "run = os.path.join('out', 'a')\nif os.path.exists('out'):\n    shutil.rmtree('out')\nos.makedirs(run)"
     result = edited(script(imports="import shutil", before=before), CODE)
     assert result.has("if is_main_process():\n    os.makedirs(run)")
+
+
+def test_the_values_on_the_way_of_a_name_are_not_written_out() -> None:
+    """What an accuracy comes from is as large as the script: as text it took minutes."""
+
+    class Silent:
+        def __repr__(self) -> str:
+            raise AssertionError("written out")
+
+    held = Data("any", "other", frozenset({FromWorld("time.time"), FromBatch(cast(Any, Silent()))}))
+    assert named_chance((held,)) == "time.time"

@@ -558,3 +558,94 @@ def test_models_of_two_branches_are_wrapped_behind_both_however_many_kinds_there
     text = convert_source(Source(Path("train.py"), script.encode())).text
     assert '            self.net = kind(table).to("cpu")\n        self.net = DDP(self.net)\n' in text
     assert text.count("DDP(self") == 1
+
+
+SWITCHED = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Net(nn.Module):
+    def __init__(self, scaled):
+        super().__init__()
+        self.scaled = scaled
+        self.layer = nn.Linear(4, 1)
+        {makes}
+
+    def one(self, x):
+        return self.layer(x) * (1 + self.scale)
+
+    def other(self, x):
+        return self.layer(x)
+
+    def forward(self, x):
+        {forward}
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--scaled", action="store_true")
+args = parser.parse_args()
+net = Net({given})
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in DataLoader(torch.ones(8, 4)):
+    net(x).mean().backward()
+    optimizer.step()
+"""
+SCALE = "self.scale = nn.Parameter(torch.zeros(1))"
+
+
+@pytest.mark.parametrize(
+    ("makes", "forward", "given", "looked_for"),
+    [
+        pytest.param(SCALE, "return self.one(x) if self.scaled else self.other(x)", "args.scaled", True, id="a-choice"),
+        pytest.param(
+            SCALE,
+            "if self.scaled: return self.one(x)\n        return self.other(x)",
+            "args.scaled",
+            True,
+            id="a-way-out",
+        ),
+        pytest.param(
+            SCALE,
+            "if not self.scaled: y = self.other(x)\n        elif x.ndim > 1 and self.scaled: y = self.one(x)\n"
+            "        return y",
+            "args.scaled",
+            True,
+            id="a-chain",
+        ),
+        pytest.param(
+            f"if scaled: {SCALE}",
+            "if self.scaled: return self.one(x)\n        return self.other(x)",
+            "args.scaled",
+            False,
+            id="made-by-the-same-switch",
+        ),
+        pytest.param(
+            SCALE,
+            "if self.scaled: return self.one(x)\n        return self.one(-x)",
+            "args.scaled",
+            False,
+            id="either-way",
+        ),
+        pytest.param(
+            SCALE,
+            "if self.scaled: y = self.one(x)\n        else: y = self.scale * x\n        return y",
+            "args.scaled",
+            False,
+            id="on-both-sides",
+        ),
+        pytest.param(
+            SCALE,
+            "if self.scaled: return self.one(x)\n        return self.other(x)",
+            "True",
+            False,
+            id="on-for-certain",
+        ),
+    ],
+)
+def test_a_parameter_that_a_switch_may_leave_out_is_looked_for(
+    makes: str, forward: str, given: str, looked_for: bool
+) -> None:
+    script = SWITCHED.format(makes=makes, forward=forward, given=given)
+    text = convert_source(Source(Path("train.py"), script.encode())).text
+    assert f"net = DDP(net{', find_unused_parameters=True' * looked_for})\n" in text
