@@ -53,9 +53,11 @@ def by_chance(facts: Facts, node: cst.CSTNode, frame: Frame, depth: int = 4) -> 
 
 
 def _parts(facts: Facts, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """The parts of an expression, without what is asked for its size only: `len(x)`, `x.shape[0]`."""
+    """The parts of an expression, without what is asked for its size only: `len(x)`, `x.size(0)`."""
     match node:
         case cst.Attribute(attr=cst.Name(value="shape" | "size" | "ndim" | "dtype" | "device")):
+            return
+        case cst.Call(func=cst.Attribute(attr=cst.Name(value="size" | "dim" | "numel"))):
             return
         case cst.Call(func=func) if any(
             getattr(o, "name", "") == "builtins.len" for o in facts.flow.values.get(func, ())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import constants
+from ddpify.facts.fixedsize import counts_on_size
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
@@ -58,6 +59,7 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     per_batch = next((lp.per_batch for lp in sorted(over, key=lambda lp: lp.peeks) if lp.per_batch), "") or (
         "it drops its last batch" if known.drop_last is not False else ""
     )
+    per_batch = per_batch or next((how for lp in over if (how := counts_on_size(lp, known.source, size))), "")
     if not per_batch:
         return Evaluation(loader, known, "sample", "", over)
     if entry := _by_sample(over):

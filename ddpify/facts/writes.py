@@ -33,6 +33,13 @@ _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
         0,
         ("uri",),
     ),
+    (
+        r"scipy\.sparse\.save_npz|tifffile\.(imwrite|imsave)|librosa\.output\.write_wav|nrrd\.write|meshio\.write"
+        r"|dgl\.(\w+\.)*save_(graphs|info)",
+        0,
+        ("file", "filename", "path"),
+    ),
+    (r"nibabel\.save|networkx\.write_\w+|SimpleITK\.WriteImage", 1, ("filename", "path", "fileName")),
     (r"matplotlib\.pyplot\.(savefig|imsave)", 0, ("fname",)),
     (r"cv2\.imwrite|skimage\.io\.imsave|scipy\.misc\.(imsave|toimage)", 0, ("filename", "fname")),
     (r"shutil\.(copy|copy2|copyfile|copytree|move)", 1, ("dst",)),

@@ -13,6 +13,7 @@ from ddpify.facts.drawing import is_certain, unseeded_data
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
+from ddpify.facts.splits import unseeded_orders
 from ddpify.facts.trails import Hints, shown, way_back
 from ddpify.helpers import Names
 from ddpify.rules._base import Converts, Finding, Rule
@@ -173,7 +174,7 @@ class BatchesNotDealtOut(Rule):
     def orders(self, facts: Facts, known: Turns, done: set[int]) -> tuple[list[Edit], Finding | None]:
         """An order that is drawn while training has to be the same on all ranks."""
         fixed = {s.what for s in seeds(facts) if is_certain(facts, s)}
-        data = {id(e) for drawn in unseeded_data(facts) for e in drawn.events}
+        data = {id(e) for drawn in unseeded_data(facts) for e in drawn.events} | {id(e) for e in unseeded_orders(facts)}
         edits: list[Edit] = []
         for e in known.orders:
             if id(e.node) in done:
@@ -183,7 +184,7 @@ class BatchesNotDealtOut(Rule):
             if kind in fixed and not is_noisy(facts):
                 continue  # every rank draws the same
             if id(e) in data or not (e.loops or any(loops for loops in e.all_loops())):
-                continue  # before training: DDP305 sees to it
+                continue  # before training, or with no seed before it: DDP305 sees to it
             edit = self.same_order(facts, e)
             if edit is None:
                 source, value = e.frame.source, shown(e.frame.source, e.node)

@@ -283,3 +283,26 @@ def test_a_place_that_is_no_number_of_passes_is_refused(loop: str, order: str, a
     known = _known(script(loop, MOVED, after, order, before))
     assert isinstance(known, Unshared)
     assert "goes on from the `at`" in known.why
+
+
+@pytest.mark.parametrize("length", ["len(x)", "x.shape[0]", "x.size(0)"])
+def test_the_length_of_drawn_data_is_alike_on_all_ranks(length: str) -> None:
+    """`x = broadcast_value(torch.rand(40, 4))` has it: nothing is drawn for the number of steps."""
+    text = edited(script(f"i in range(0, {length}, 8)", "xb, yb = x[i:i + 8], y[i:i + 8]"), "DDP309", "DDP515").text
+    assert f"for i in share_of_rank(range(0, {length}, 8)):" in text
+
+
+def test_an_order_that_a_method_draws_in_each_epoch_is_sent_once() -> None:
+    before = """
+import numpy as np
+class Rows:
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+    def shuffle(self):
+        order = np.random.permutation(len(self.x))
+        self.x, self.y = self.x[order], self.y[order]
+rows = Rows(x, y)
+"""
+    batch = "xb, yb = rows.x[i * 8:i * 8 + 8], rows.y[i * 8:i * 8 + 8]"
+    text = edited(script("i in range(5)", batch, order="rows.shuffle()", before=before), "DDP305", "DDP309").text
+    assert "        order = broadcast_value(np.random.permutation(len(self.x)))\n" in text

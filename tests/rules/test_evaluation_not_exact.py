@@ -290,3 +290,42 @@ def test_samples_kept_in_order_need_a_name_for_the_loader_where_batches_are_deal
     )
     result = edited(script(before=text, inside="print(score(model, held))"), "DDP304", "DDP501")
     assert any("`a` gets an entry for each sample" in message for message in result.left)
+
+
+SIZED = """
+size = 4
+held_set = TensorDataset(torch.ones(9, 4), torch.ones(9, dtype=torch.long))
+held = DataLoader(held_set, batch_size={size})
+
+def right(model):
+    model.eval()
+    hits, total = [0, 0], 0
+    with torch.no_grad():
+        for x, y in held:
+            out = model(x).argmax(1)
+            total += (out == y).sum().item()
+            {step}
+    return total, hits
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "how"),
+    [
+        ("size", "for i in range(size): hits[y[i]] += (out == y)[i].item()", "batch"),
+        (
+            "4",
+            "for i in range(4):\n                same = out[i] == y[i]\n                total += same.item()",
+            "batch",
+        ),
+        ("size", "pairs = out.view(size, 1)", "batch"),
+        ("4", "for i in range(len(y)): hits[y[i]] += (out == y)[i].item()", "sample"),
+        ("4", "for i in range(2): total += (out == i).sum().item()", "sample"),
+        ("4", "for i in range(2): hits[i] += ((out == i) & (y == i)).sum().item()", "sample"),
+    ],
+)
+def test_a_loop_that_counts_on_full_batches_is_given_whole_ones(size: str, step: str, how: str) -> None:
+    """A shard may end in a batch of another size, where all batches of the set are full."""
+    text = edited(script(before=SIZED.format(size=size, step=step), inside="print(right(model))"), "DDP304").text
+    assert ("batch_sampler=" in text) is (how == "batch")
+    assert (SHARED in text) is (how == "sample")

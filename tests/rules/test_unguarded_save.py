@@ -319,3 +319,19 @@ def test_rank_0_alone_lists_what_it_removes(lines: str) -> None:
 def test_what_other_ranks_need_is_not_under_the_guard(lines: str, guarded: str) -> None:
     result = edited(script(imports="import glob", inside=lines), "DDP401")
     assert result.guarded("train.py") == [f"if is_main_process(): {guarded}"]
+
+
+@pytest.mark.parametrize(
+    ("imports", "line"),
+    [
+        ("import scipy.sparse as sp", "sp.save_npz('adjacency.npz', sp.eye(3))"),
+        ("import nibabel as nib", "nib.save(x, 'mask.nii.gz')"),
+        ("import networkx as nx", "nx.write_gpickle(x, 'graph.pkl')"),
+        ("import tifffile", "tifffile.imwrite('mask.tif', x)"),
+        ("import SimpleITK as sitk", "sitk.WriteImage(x, 'mask.nii')"),
+    ],
+)
+def test_writers_of_matrices_graphs_and_scans(imports: str, line: str) -> None:
+    assert edited(script(imports=imports, inside=line), "DDP401").guarded("train.py") == [
+        f"if is_main_process(): {line}"
+    ]
