@@ -1,12 +1,19 @@
-"""A file in, the places out where the keys of a checkpoint lose their `module.`, whatever they begin with."""
+"""The `module.` in the keys of checkpoints: where it is cut off, whatever they begin with, and whether it is there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.source import Source, walk
+from ddpify.facts.contents import modules, with_parts
+from ddpify.facts.definitions import definitions
+from ddpify.facts.frames import Event
+from ddpify.source import Source, dotted, walk
+
+if TYPE_CHECKING:
+    from ddpify.facts import Facts
 
 _PREFIX = "module."
 
@@ -73,3 +80,27 @@ def _is_tested(source: Source, node: cst.CSTNode) -> bool:
     """`k[7:] if k.startswith("module.") else k`"""
     tests = [a.test for a in source.ancestors(node) if isinstance(a, (cst.If, cst.IfExp))]
     return any("module" in source.code(t) for t in tests)
+
+
+def saves_bare(facts: Facts) -> bool:
+    """Whether the script itself leaves `module.` out of what it saves: `model.module.state_dict()`, in every place."""
+    calls = [
+        e
+        for e in facts.flow.log.of("method")
+        if e.name in ("state_dict", "save_pretrained")
+        and isinstance(e.node, cst.Call)
+        and e.obj is not None
+        and any(part.parallel for m in modules((e.obj,)) for part in with_parts(m))
+    ]
+    return bool(calls) and all(_is_of_module(facts, e) for e in calls)
+
+
+def _is_of_module(facts: Facts, e: Event) -> bool:
+    """`model.module.state_dict()`, `bare = model.module if ... else model`; no wrapper has a save_pretrained."""
+    base = e.node.func.value if isinstance(e.node, cst.Call) and isinstance(e.node.func, cst.Attribute) else None
+    if base is None or e.name == "save_pretrained":
+        return base is not None
+    if dotted(base).endswith(".module"):
+        return True
+    bound = definitions(facts.flow).of(base, e.frame) if isinstance(base, cst.Name) else []
+    return bool(bound) and all(".module" in d.frame.source.code(d.node) for d in bound)

@@ -12,7 +12,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.gpus import multiplied
-from ddpify.facts.prefixes import cut_keys
+from ddpify.facts.prefixes import cut_keys, saves_bare
 from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Module, Thing, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
@@ -181,6 +181,8 @@ class DataparallelRemnant(Rule):
             if facts.editable(source):
                 yield from self.mentions(facts, source)
         first = facts.flow.log.of("dataparallel")[0]
+        if saves_bare(facts):
+            return
         yield self.finding(
             first.frame.source,
             first.node,
@@ -270,7 +272,7 @@ class DataparallelRemnant(Rule):
     def loads(self, facts: Facts, source: Source) -> Iterator[Finding]:
         """States that may have been saved by the old script."""
         done: set[int] = set()
-        for e in facts.flow.log.of("method"):
+        for e in facts.flow.log.of("method") if not saves_bare(facts) else ():
             if id(e.node) in done:
                 continue
             if (

@@ -149,3 +149,27 @@ def test_wraps_in_two_files(tmp_path: Path) -> None:
     text = text.replace("net = nn.DataParallel(nn.Linear(4, 1))", "net = nets.make()\nnet = nn.DataParallel(net)")
     (tmp_path / "train.py").write_text(text)
     assert "net = nn.DataParallel(net)" not in convert(tmp_path / "train.py").text
+
+
+@pytest.mark.parametrize(
+    ("save", "bare"),
+    [
+        ("torch.save(net.module.state_dict(), 'net.pt')", True),
+        ("inner = net.module if hasattr(net, 'module') else net\ntorch.save(inner.state_dict(), 'net.pt')", True),
+        ("torch.save(net.state_dict(), 'net.pt')", False),
+        ("torch.save(net.module.state_dict(), 'net.pt')\ntorch.save(net.state_dict(), 'all.pt')", False),
+    ],
+)
+def test_a_script_that_saves_the_bare_model_has_no_prefix_to_lose(save: str, bare: bool) -> None:
+    """Its checkpoints are as they were: nothing is cut off when they are loaded, and the old script reads the new."""
+    text = (
+        "import torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)\nnet = nn.Linear(4, 1)\n"
+        "net.load_state_dict(torch.load('net.pt'))\nnet = nn.DataParallel(net)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for (x,) in loader:\n    net(x).mean().backward()\n    optimizer.step()\n" + save + "\n"
+    )
+    result = edited(text, CODE)
+    assert ("consume_prefix_in_state_dict_if_present" in result.text) is not bare
+    notes = [message for message in result.left if "old script" in message]
+    assert bool(notes) is not bare
