@@ -189,8 +189,18 @@ def _from(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[So
             if (text := _renamed(project, source, stmt, alias, moved, suffix)) is not None
         ]
     if stmt.module is None:
-        _refuse(source, stmt, f"`{source.code(stmt)}` imports from a package that has to change, from inside of it")
+        return [_from_inside(project, source, stmt, suffix)]
     return [Replace(source, stmt.module, _module(stmt) + suffix)]
+
+
+def _from_inside(project: Project, source: Source, stmt: cst.ImportFrom, suffix: str) -> Edit:
+    """`from . import x` in a module of `tools` becomes `from ..tools_ddp import x`: the copy is beside the package."""
+    folder = source.path.absolute().parent
+    for _ in stmt.relative[1:]:
+        folder = folder.parent
+    above = "" if folder.parent in [r.absolute() for r in project.roots] else "." * (len(stmt.relative) + 1)
+    code = source.code(stmt)
+    return Replace(source, stmt, re.sub(r"\Afrom[\s.]+import", f"from {above}{folder.name}{suffix} import", code))
 
 
 def _renamed(
@@ -206,10 +216,16 @@ def _renamed(
 
 def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[Source], suffix: str) -> Edit:
     """`from .layers import x` in `tools/__init__.py` becomes `from tools.layers import x` in `tools_ddp.py`."""
-    base = source.path.parent
+    base = folder = source.path.absolute().parent
     for _ in stmt.relative[1:]:
         base = base.parent
-    parts = [*base.relative_to(project.roots[0]).parts, *filter(None, [_module(stmt)])]
+    package, module = project.package, _module(stmt)
+    if package is not None and package.root / package.name.split(".")[0] in folder.parents:
+        # of a package in another one: `from .tools.layers import x`, and `from .names import y` for `..names`
+        inner = [folder.name] if len(stmt.relative) == 1 else []
+        path = "." * max(1, len(stmt.relative) - 1) + ".".join([*inner, *filter(None, [module])])
+    else:
+        path = ".".join([*base.relative_to(project.roots[0].absolute()).parts, *filter(None, [module])])
     code, start = source.code(stmt), source.span(stmt).start
     if not isinstance(stmt.names, cst.ImportStar):
         for alias in reversed(stmt.names):
@@ -217,8 +233,8 @@ def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: 
             if text is not None:
                 span = source.span(alias.name)
                 code = code[: span.start - start] + text + code[span.end - start :]
-    module = ".".join(parts) + (suffix if stmt.module is not None and _whole(project, source, stmt) in moved else "")
-    return Replace(source, stmt, re.sub(r"\Afrom[\s.]+([\w.]+\s+)?import", f"from {module} import", code))
+    path += suffix if stmt.module is not None and _whole(project, source, stmt) in moved else ""
+    return Replace(source, stmt, re.sub(r"\Afrom[\s.]+([\w.]+\s+)?import", f"from {path} import", code))
 
 
 def _plain(project: Project, source: Source, alias: cst.ImportAlias, moved: list[Source], suffix: str) -> list[Edit]:

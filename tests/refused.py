@@ -484,7 +484,9 @@ VALUES = {
             for (x,) in data:
                 net(x).mean().backward()
                 optimizer.step()
-        both = (DataLoader(points), nn.Linear(4, 1))
+        net = nn.Linear(4, 1)
+        both = [DataLoader(points)]
+        both += [net]
         train(*both)
         """),
     "moves a wrapped model that is trained on": text("HEAD\nTAIL").replace(

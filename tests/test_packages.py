@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -151,6 +153,33 @@ def test_from_inside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert imports("tools_ddp.py") == ["from .sub.distributed_helpers import is_main_process"]
 
 
+def test_from_inside_the_package_whose_part_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`data_ddp.py` beside `data/` names its modules from there, whatever folder the whole lies in."""
+    monkeypatch.chdir("app")
+    Path("sub").mkdir()
+    Path("sub/__init__.py").write_text("")
+    Path("data/sizes.py").write_text("SIZE = 23\n")
+    Path("data/__init__.py").write_text(f"from .sizes import SIZE\nfrom ..tools import say\n{LOADERS}")
+    convert("sub/train.py", RELATIVE.replace("from .data.points", "from .data").replace("from .", "from .."))
+    assert "from ..data_ddp import loaders" in imports("sub/train_ddp.py")
+    assert {"from .data.sizes import SIZE", "from .tools_ddp import say"} <= set(imports("data_ddp.py"))
+
+
+@pytest.mark.parametrize("within", ["app/", ""])
+def test_a_module_that_imports_from_its_package_whose_init_changes(within: str) -> None:
+    """`from . import SIZE` in `data/points.py`, and the loader is made in `data/__init__.py`."""
+    if not within:
+        Path("app/data").rename("data")
+    Path(f"{within}data/__init__.py").write_text(f"SIZE = 23\nfrom .points import shown\n{LOADERS}")
+    Path(f"{within}data/points.py").write_text("from . import SIZE\n\ndef shown():\n    print(SIZE)\n")
+    name = f"{within}data".replace("/", ".")
+    script = ABSOLUTE.replace("app.data.points import loaders", f"{name} import loaders, shown")
+    convert("train.py", f"{script}\nshown()")
+    assert f"from {'..' if within else ''}data_ddp import SIZE" in imports(f"{within}data/points_ddp.py")
+    assert f"from {name}_ddp import loaders, shown" in imports("train_ddp.py")
+    subprocess.run([sys.executable, "-c", f"import {name}_ddp"], check=True, cwd=".")
+
+
 def test_a_script_in_a_folder_beside_what_it_imports() -> None:
     Path("tools").mkdir()
     result = convert("tools/train.py", ABSOLUTE)
@@ -186,6 +215,7 @@ def test_a_package_beside_the_script_whose_init_changes() -> None:
     [
         ("app/train", RELATIVE),
         ("app/train", ABSOLUTE),
+        ("app/train", PACKAGE.replace("app.", ".")),
         ("tools/train", ABSOLUTE),
         ("tools/train", PACKAGE),
         ("tools/train", f"import sys\nsys.path.append('.')\n{ABSOLUTE}"),
@@ -193,7 +223,7 @@ def test_a_package_beside_the_script_whose_init_changes() -> None:
 )
 def test_it_runs(script: str, text: str) -> None:
     Path("tools").mkdir()
-    Path("app/data/__init__.py").write_text(LOADERS)
+    Path("app/data/__init__.py").write_text(f"from ..tools import say\nfrom .points import torch\n{LOADERS}")
     convert(f"{script}.py", text)
     result = CliRunner().invoke(cli, ["verify", f"{script}_ddp.py"], prog_name="ddpify")
     assert result.exit_code == 0, result.output

@@ -10,7 +10,7 @@ import libcst as cst
 from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.given import Given, Made, call_number, given_to, owner_of
+from ddpify.facts.given import Given, Made, call_number, given_to, owner_of, unpacked
 from ddpify.facts.roles import root
 from ddpify.facts.values import Dict, Instance, Module, Obj, Seq, Thing, Value
 from ddpify.source import Source, walk
@@ -48,7 +48,14 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
                 frame, chain = owner, list(next(owner.chains(1), ()))  # a closure over a parameter
             if name in frame.arguments and (name not in frame.assigned or _same_again(flow, frame, name)):
                 argument = frame.arguments[name]
-                if argument is None or not chain:
+                if argument is None:
+                    handed = unpacked(flow, chain, frame, name)
+                    if handed is None:
+                        return f"the model reaches `{name}` through *args or **kwargs"
+                    frame, node = handed
+                    chain = list(next(frame.chains(1), ()))
+                    continue
+                if not chain:
                     return f"the model reaches `{name}` through *args or **kwargs"
                 given, called = name, call_number(flow, frame, chain[-1])
                 frame, node = chain.pop().frame, argument

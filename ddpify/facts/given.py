@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts.flow import Flow
-from ddpify.facts.frames import Entry, Frame
+from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.values import Heap, Instance, Seq, Thing, Value
+from ddpify.facts.values import Dict, Heap, Instance, Obj, Seq, Thing, Value
 from ddpify.source import walk
 
 
@@ -66,6 +66,67 @@ def _annotated(obj: Heap) -> list[str]:
         return []
     lines = [s for line in obj.cls.node.body.body if isinstance(line, cst.SimpleStatementLine) for s in line.body]
     return [s.target.value for s in lines if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)]
+
+
+def unpacked(flow: Flow, chain: list[Entry], frame: Frame, name: str) -> tuple[Frame, cst.BaseExpression] | None:
+    """`train(**arguments)`, `train(*arguments)`: what the dict or list was made of; calls up to it are taken off."""
+    while chain:
+        entry = chain.pop()
+        args = entry.call.args if isinstance(entry.call, cst.Call) else ()
+        named = next((a.value for a in args if a.keyword is not None and a.keyword.value == name), None)
+        if named is not None:
+            return entry.frame, named
+        held = [(a, o) for a in args if a.star for o in flow.values.get(a.value, ())]
+        if any(isinstance(o, Dict) and o.site.node is entry.frame.node and name in o.items for _, o in held):
+            frame = entry.frame  # def run(**kwargs): train(**kwargs)
+            continue
+        at = _place(frame, name) - next((i for i, a in enumerate(args) if a.star), 0)
+        found = [_part(flow, o, name if isinstance(o, Dict) else at) for _, o in held]
+        return next((f for f in found if f is not None), None)
+    return None
+
+
+def _place(frame: Frame, name: str) -> int:
+    params = frame.func.node.params if frame.func is not None else cst.Parameters()
+    names = [p.name.value for p in (*params.posonly_params, *params.params)]
+    bound = frame.func is not None and frame.func.bound is not None
+    return names.index(name) - bound if name in names else -1
+
+
+def _part(flow: Flow, held: Obj, key: str | int) -> tuple[Frame, cst.BaseExpression] | None:
+    """The expression that a dict has under a key, or a list or tuple at a place, as its own text or a line says."""
+    if not isinstance(held, (Dict, Seq)):
+        return None
+    for e in reversed(flow.log.of("store")):
+        later = _later(e, key) if e.obj is held else None
+        if later is not None:
+            return e.frame, later
+    node, frame = held.site.node, held.site.frame
+    match node:
+        case cst.Call(args=args):
+            found = (a.value for a in args if a.keyword is not None and a.keyword.value == key)
+        case cst.Dict(elements=elements):
+            found = (e.value for e in elements if isinstance(e, cst.DictElement) and _text(e.key) == key)
+        case cst.Tuple(elements=elements) | cst.List(elements=elements) if isinstance(key, int) and key >= 0:
+            plain = not any(isinstance(e, cst.StarredElement) for e in elements)
+            found = (e.value for e in elements[key : key + 1] if plain)
+        case _:
+            return None
+    given = next(found, None)
+    return (frame, given) if given is not None else None
+
+
+def _later(event: Event, key: str | int) -> cst.BaseExpression | None:
+    """`arguments["net"] = net`"""
+    match event.stmt:
+        case cst.Assign(targets=[cst.AssignTarget(target=cst.Subscript(slice=[index]))], value=value):
+            return value if _text(index.slice) == key else None
+    return None
+
+
+def _text(node: cst.CSTNode) -> object:
+    node = node.value if isinstance(node, cst.Index) else node
+    return node.evaluated_value if isinstance(node, cst.SimpleString) else None
 
 
 def made_in_place(made: Made) -> cst.CSTNode | None:
