@@ -115,7 +115,8 @@ def _attribute(flow: Flow, node: cst.Attribute, at: _At) -> Cell | Given | str:
         given = _handed_on(mine[-1]) if anew else None
         if given is not None:
             return Given(mine[-1].frame, given, name)
-        return Cell(events[-1].frame, events[-1].frame.source.code(events[-1].node), events)
+        # exp = Experiment(args) in two branches: the text is one, the frame is that of the model which trains here
+        return Cell(mine[-1].frame, mine[-1].frame.source.code(mine[-1].node), events)
     code = frame.source.code(node)
     sets = [
         e
