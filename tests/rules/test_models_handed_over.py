@@ -1,0 +1,95 @@
+"""DDP201: models that reach the function that trains them by stars, or in objects that several branches make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpify.convert import convert_source
+from ddpify.source import Source
+
+HANDED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+def train(data, net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in data:
+        optimizer.zero_grad()
+        net(x).mean().backward()
+        optimizer.step()
+
+def run(**options):
+    train(loader, **options)
+
+loader = DataLoader(torch.ones(8, 4))
+model = nn.Linear(4, 1)
+{call}
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "given = dict(data=loader, net=model)\ntrain(**given)",
+        'given = {"data": loader, "net": model}\ntrain(**given)',
+        'given = {"data": loader}\ngiven["net"] = model\ntrain(**given)',
+        "given = (loader, model)\ntrain(*given)",
+        "given = [model]\ntrain(loader, *given)",
+        "run(net=model)",
+        'run(**{"net": model})',
+    ],
+)
+def test_a_model_that_is_given_by_stars_is_that_of_the_caller(call: str) -> None:
+    text = convert_source(Source(Path("train.py"), HANDED.format(call=call).encode())).text
+    assert "\nmodel = nn.Linear(4, 1)\nmodel = DDP(model)\n" in text
+
+
+EXPERIMENTS = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+class Base:
+    def __init__(self, width):
+        self.model = self.build(width).to("cpu")
+
+    def build(self, width):
+        raise NotImplementedError
+
+class Experiment(Base):
+    def build(self, width):
+        return nn.Linear(4, width)
+
+    def predict(self, x):
+        return self.model(x)
+
+    def train(self):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        for x in DataLoader(torch.ones(8, 4)):
+            optimizer.zero_grad()
+            self.predict(x).mean().backward()
+            optimizer.step()
+
+    def test(self):
+        with torch.no_grad():
+            print(self.predict(torch.ones(1, 4)).sum().item())
+
+if "--test" not in sys.argv:
+    for number in range(3):
+        experiment = Experiment(2)
+        experiment.train()
+        experiment.test()
+else:
+    experiment = Experiment(2)
+    experiment.test()
+"""
+
+
+def test_an_experiment_that_two_branches_make_is_wrapped_in_its_own_text() -> None:
+    """The model of the branch that only tests is another one, of the same line."""
+    text = convert_source(Source(Path("train.py"), EXPERIMENTS.encode())).text
+    assert '        self.model = self.build(width).to("cpu")\n        self.model = DDP(self.model)\n' in text
