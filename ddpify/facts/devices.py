@@ -17,6 +17,7 @@ from ddpify.source import Source, walk
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
+_CURRENT = "torch.cuda.current_device"
 DEVICE = re.compile(r"(cuda|cpu|mps|xpu|hpu)(:\d+)?")
 
 
@@ -114,7 +115,7 @@ def _chooses(facts: Facts, value: cst.BaseExpression) -> bool:
         return True
     if isinstance(value, cst.Call):
         names = [getattr(o, "name", "") for o in facts.flow.values.get(value.func, ())]
-        return any(n in ("torch.device", "torch.accelerator.current_accelerator") for n in names)
+        return any(n in ("torch.device", "torch.accelerator.current_accelerator", _CURRENT) for n in names)
     return False
 
 

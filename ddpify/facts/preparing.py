@@ -9,7 +9,7 @@ from ddpify.facts.externals import keeps, role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event
 from ddpify.facts.methods import EXCHANGES, PREPARES
-from ddpify.facts.roles import root
+from ddpify.facts.roles import root, roots
 from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
 
 
@@ -30,7 +30,7 @@ def prepares(flow: Flow, event: Event, module: Module) -> bool:
         return module in [root(m) for m in drawn if isinstance(m, Module)]  # nn.init.zeros_(model.fc.bias)
     if event.kind == "method" and event.name in PREPARES and event.obj is not None:
         meant = modules((event.obj,)) or ([held] if held is not None else [])  # net.layer1.requires_grad_(False)
-        return module in map(root, meant) and not isinstance(event.obj, Wrapped)
+        return any(module in roots(m) for m in meant) and not isinstance(event.obj, Wrapped)
     if event.kind == "external" or (
         event.kind == "method" and isinstance(event.obj, Thing) and event.obj.module is None
     ):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import origins, with_parts
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.values import (
@@ -98,7 +98,7 @@ def find_roles(flow: Flow) -> Roles:
     roles.backwards = [e for e in backwards if e.seq < flow.main_end] or backwards
     roles.optimizers = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Optimizer)))
     roles.wrapped = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Wrapped)))
-    optimised = {root(m) for o in roles.optimizers for m in o.modules}
+    optimised = {r for o in roles.optimizers for m in o.modules for r in roots(m)}
     roles.bare = list(dict.fromkeys(p for o in roles.optimizers for p in o.bare if p.owner is None))
     for event in roles.backwards:
         for origin in sorted_origins(event.value):
@@ -133,9 +133,10 @@ def sorted_origins(value: Value) -> list[object]:
 
 
 def root(module: Module) -> Module:
-    """The module that a part belongs to, the outermost."""
+    """The module that a part belongs to, the outermost; not a list of models that nothing can call."""
     seen = {module}
     module = module.inner or module
+    found = module
     while (
         module.part_of is not None
         and module.part_of not in seen
@@ -147,7 +148,21 @@ def root(module: Module) -> Module:
     ):
         module = module.part_of
         seen.add(module)
-    return module
+        found = found if is_collection(module) else module
+    return found
+
+
+def is_collection(module: Module) -> bool:
+    """`nn.ModuleList([student, embed])`, which gathers models for an optimizer, say."""
+    return module.cls is None and module.name.endswith((".ModuleDict", ".ModuleList"))
+
+
+def roots(module: Module) -> set[Module]:
+    """The models to which the parameters of a module belong: those in it, of a collection."""
+    if not is_collection(root(module)):
+        return {root(module)}
+    held = {root(part) for part in with_parts(module)} - {root(module)}
+    return {m for m in held if m.has_parameters and not m.frozen} or {root(module)}
 
 
 def loaders_in(value: Value) -> list[Obj]:

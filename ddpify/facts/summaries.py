@@ -97,6 +97,8 @@ class Library(Factories):
         self.event("external", node, frame, ext, name, given[0][1] if given else (), extra=extra)
         if name in _NEVER:
             return (Const(False),)
+        if name == "torch.cuda.current_device":
+            return (Device(self.site(node, frame), kind="cuda"),)  # the one that set_device chose
         if name == "importlib.import_module":
             return self.module_by_name(given[0][1] if given else (), node, frame)
         if name.startswith("builtins."):

@@ -8,7 +8,7 @@ from ddpify.facts.contents import constants, modules
 from ddpify.facts.externals import role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event
-from ddpify.facts.roles import Roles, root
+from ddpify.facts.roles import Roles, root, roots
 from ddpify.facts.values import Module, Parameters
 
 
@@ -24,7 +24,7 @@ class Untrained:
 def find_untrained(flow: Flow, roles: Roles) -> list[Untrained]:
     """Every model with parameters that the script runs or copies and no loss trains."""
     found: list[Untrained] = []
-    optimised = {root(m) for o in roles.optimizers for m in o.modules}
+    optimised = {r for o in roles.optimizers for m in o.modules for r in roots(m)}
     made = [e.obj for e in flow.log.of("new") if isinstance(e.obj, Module)]
     run = {m for e in flow.log.of("forward") if e.obj is not None for m in modules((e.obj,))}
     for module in dict.fromkeys(made):

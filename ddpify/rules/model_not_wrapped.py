@@ -12,7 +12,7 @@ from ddpify.errors import Way
 from ddpify.facts import Facts
 from ddpify.facts.contents import origins
 from ddpify.facts.ranks import ranks
-from ddpify.facts.roles import root
+from ddpify.facts.roles import root, roots
 from ddpify.facts.trails import shown, way_back, way_of_call
 from ddpify.facts.untrained import is_frozen
 from ddpify.facts.unused import has_weights, left_out
@@ -266,7 +266,7 @@ class ModelNotWrapped(Rule):
         inside = {root(m) for w in facts.wraps for m in (w.modules if isinstance(w, WrapPoint) else (w.module,))}
         for optimizer in facts.roles.optimizers:
             source, node = optimizer.site.source, optimizer.site.node
-            alone = next((m for m in optimizer.modules if certain(m) and root(m) not in inside), None)
+            alone = next((m for m in optimizer.modules if certain(m) and not roots(m) <= inside), None)
             if node not in source.parents or not (optimizer.loose or alone is not None):
                 continue
             what = (

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddpify.convert import convert_source
+from ddpify.errors import Refused
 from ddpify.source import Source
+from tests.cases import convert_bytes
 from tests.rules.edited import clean, edited
 
 HEAD = """
@@ -649,3 +651,40 @@ def test_a_parameter_that_a_switch_may_leave_out_is_looked_for(
     script = SWITCHED.format(makes=makes, forward=forward, given=given)
     text = convert_source(Source(Path("train.py"), script.encode())).text
     assert f"net = DDP(net{', find_unused_parameters=True' * looked_for})\n" in text
+
+
+COLLECTED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+student, embed, teacher = nn.Linear(4, 3), nn.Linear(3, 2), nn.Linear(4, 2)
+{frozen}
+gathered = nn.ModuleList([student, embed])
+{more}
+gathered.to("cpu")
+optimizer = torch.optim.SGD(gathered.parameters(), lr=0.1)
+for (x,) in loader:
+    loss = (embed(student(x)) - teacher(x)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+torch.save(gathered.state_dict(), "both.pt")
+"""
+
+
+@pytest.mark.parametrize("more", ["", "gathered.append(teacher)"])
+def test_models_that_a_list_gathers_for_an_optimizer_are_wrapped_each(more: str) -> None:
+    text = convert_bytes(COLLECTED.format(frozen="teacher.requires_grad_(False)", more=more).encode()).text
+    for name in ("student", "embed"):
+        assert text.index('gathered.to("cpu")') < text.index(f"\n{name} = DDP({name})\n")
+    assert "DDP(teacher)" not in text
+    assert "DDP(gathered)" not in text
+    assert 'torch.save(gathered.state_dict(), "both.pt")' in text
+
+
+def test_a_model_that_a_list_gathers_and_nothing_calls_is_refused() -> None:
+    text = COLLECTED.format(frozen="idle = nn.Linear(2, 2)", more="gathered.append(idle)")
+    with pytest.raises(Refused, match="no training forward calls"):
+        convert_bytes(text.encode())

@@ -9,7 +9,8 @@ import pytest
 from ddpify.convert import convert_source
 from ddpify.errors import Refused
 from ddpify.source import Source
-from tests.rules.edited import edited
+from tests.cases import convert_bytes
+from tests.rules.edited import edited, script
 
 CODE = "DDP101"
 SPAWNED = """
@@ -199,3 +200,14 @@ def test_an_option_that_is_used_as_text_stays_text(kind: str, before: str, insid
     text = edited(OPTION.format(kind=kind, before=before, inside=inside or "pass"), CODE).text
     line = 'args.device = setup_distributed(torch.device(args.device).type == "cuda")'
     assert f"{line}{'.type' * is_text}\n" in text
+
+
+def test_the_current_device_is_the_process_s_own() -> None:
+    choice = 'device = torch.device("cuda" if torch.cuda.is_available() else "cpu")'
+    assert choice in script()
+    later = "device = 'cpu'\nif torch.cuda.is_available():\n    device = torch.cuda.current_device()"
+    text = convert_bytes(script().replace(choice, later).encode()).text
+    assert '"cpu:gloo,cuda:nccl" if torch.cuda.is_available()' in text
+    assert text.index("\nsetup_distributed()\n") < text.index(f"\n{later}\n")
+    at_once = script().replace(choice, "device = torch.cuda.current_device()")
+    assert "\ndevice = setup_distributed()\n" in convert_bytes(at_once.encode()).text
