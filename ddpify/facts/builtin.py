@@ -25,6 +25,7 @@ from ddpify.facts.values import (
     Loader,
     Mod,
     Mode,
+    Module,
     Obj,
     Optimizer,
     Origin,
@@ -74,6 +75,9 @@ class Builtins(Methods):
         if name in ("getattr", "setattr", "hasattr", "isinstance"):
             return self.reflection(name, values, node, frame)
         if name == "type" and len(values) == 1:
+            classes = tuple(o.cls for o in first if isinstance(o, (Instance, Module)) and o.cls is not None)
+            if classes and len(classes) == len(first):
+                return classes  # type(self.model).from_pretrained(folder)
             return (Data("any", "const"),)  # the class of a batch is the same on every rank
         if name == "dict":
             copied = tuple(o for o in first if isinstance(o, Data))  # dict(table.average)

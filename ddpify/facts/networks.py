@@ -16,6 +16,7 @@ from ddpify.facts.values import (
     Dict,
     FromForward,
     Func,
+    Instance,
     Method,
     Module,
     Origin,
@@ -104,12 +105,15 @@ class Networks(Builtins):
             return (Data("tensor", reduced(constants(module.fields.get("reduction", ()))), known),)
         root = module.inner or module
         module.called = module.called or not self.quiet
+        root.named = root.named or self.has_name(node.func, frame)
         if root.has_parameters:
             known |= {FromForward(root, node)}
         known = detached(known) if self.grad is False else known
         agg = "sample"
-        if module.cls is not None and module.cls.member("forward"):
-            result = self.inside_forward(module, node, given, frame)
+        compiled = module.inner is not None and module.name == "torch.compile"
+        runs = module.inner if compiled and module.inner is not None else module
+        if runs.cls is not None and runs.cls.member("forward"):
+            result = self.inside_forward(runs, node, given, frame)
             computed = data_of(result)
             if computed is not None and computed.agg in ("mean", "sum"):
                 agg = computed.agg
@@ -120,6 +124,18 @@ class Networks(Builtins):
                 # `return loss, parts` on one way and `return loss` on another
                 return (Data("tensor", agg, known), *several) if computed is not None else several
         return (Data("tensor", agg, known),)
+
+    def has_name(self, func: cst.BaseExpression, frame: Frame) -> bool:
+        """Whether a variable or an attribute of an object holds a model by itself, not a list or dict of models."""
+        if isinstance(func, cst.Attribute):
+            return any(isinstance(o, Instance) for o in self.values.get(func.value, ()))
+        if not isinstance(func, cst.Name):
+            return False
+        given = frame.arguments.get(func.value)
+        holder = frame.scope.holder(func.value)
+        stmt = holder.bound_at.get(func.value) if holder is not None else None
+        bound = isinstance(stmt, cst.Assign) and not isinstance(stmt.value, cst.Subscript)
+        return isinstance(given, (cst.Name, cst.Attribute)) or (given is None and bound)
 
     def output(self, value: Value, known: frozenset[Origin]) -> Value:
         computed = data_of(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ddpify.facts.contents import origins, with_parts
+from ddpify.facts.contents import modules, origins
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.values import (
@@ -148,7 +148,7 @@ def root(module: Module) -> Module:
     ):
         module = module.part_of
         seen.add(module)
-        found = found if is_collection(module) else module
+        found = found if is_collection(module) and found.named else module
     return found
 
 
@@ -158,11 +158,12 @@ def is_collection(module: Module) -> bool:
 
 
 def roots(module: Module) -> set[Module]:
-    """The models to which the parameters of a module belong: those in it, of a collection."""
-    if not is_collection(root(module)):
-        return {root(module)}
-    held = {root(part) for part in with_parts(module)} - {root(module)}
-    return {m for m in held if m.has_parameters and not m.frozen} or {root(module)}
+    """The models to which the parameters of a module belong: those in it, of a collection of models with names."""
+    whole = root(module)
+    held = [m for value in (*whole.fields.values(), *whole.parts) for m in modules(value)]
+    if not is_collection(whole) or not any(m.named for m in held):
+        return {whole}
+    return {m for m in held if m.has_parameters and not m.frozen}
 
 
 def loaders_in(value: Value) -> list[Obj]:

@@ -193,6 +193,8 @@ class Module(Heap):
     parallel: bool = False
     #: its forward is called by the script itself
     called: bool = False
+    #: it has a name of its own, by which the script calls it: `student(x)`, not `nets["student"](x)`
+    named: bool = False
     #: how it was recognised, for reports
     evidence: str = ""
 

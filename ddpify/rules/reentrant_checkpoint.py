@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import SetArgument
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.outside import unread
 from ddpify.facts.values import Ext, Method, Module, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.source import Source
@@ -81,6 +82,27 @@ class ReentrantCheckpoint(Rule):
             """,
             gives=("self.second(checkpoint(self.first, x, use_reentrant=False))",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.checkpoint import checkpoint
+            from torch.utils.data import DataLoader, TensorDataset
+            class Net(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.out = nn.Linear(4, 1)
+                def forward(self, x, spare=False):
+                    return checkpoint(self.out, x) if spare else self.out(x)
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for (x,) in loader:
+                net(x).mean().backward()
+                optimizer.step()
+            """,
+            gives=("return checkpoint(self.out, x, use_reentrant=False) if spare else self.out(x)",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -101,7 +123,8 @@ class ReentrantCheckpoint(Rule):
 
     def edit(self, facts: Facts, source: Source, node: cst.Call) -> SetArgument | None:
         """`use_reentrant=False`, where the call does not have it."""
-        for obj in facts.flow.values.get(node.func, ()):
+        known = facts.flow.values.get(node.func, ()) or (Ext(unread(node.func, source, facts.flow)),)
+        for obj in known:
             if isinstance(obj, Ext) and obj.name in _CHECKPOINTS:
                 given = next((a.value for a in node.args if a.keyword and a.keyword.value == "use_reentrant"), None)
                 splat = any(a.star == "**" for a in node.args)

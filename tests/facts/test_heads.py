@@ -98,3 +98,16 @@ def test_a_head_that_the_loss_leaves_out(gives: str, step: str) -> None:
 )
 def test_what_may_be_used_is_no_such_head(gives: str, step: str) -> None:
     assert not looks(gives, step)
+
+
+def test_what_a_compiled_model_gives_is_known() -> None:
+    """`loss` is a mean over the batch, as it is without `torch.compile`: the evaluation is dealt out by sample."""
+    gives = "        out = self.out(h)\n        return out, nn.functional.mse_loss(out, out + 1)"
+    text = SCRIPT.replace("{gives}", gives).replace("{step}", "    logits, loss = net(x)") + (
+        "held_out = DataLoader(TensorDataset(torch.ones(9, 8)), batch_size=2)\ntotal = 0.0\nnet.eval()\n"
+        "with torch.no_grad():\n    for (x,) in held_out:\n        logits, loss = net(x)\n"
+        "        total += loss.item() * len(x)\nprint(total / len(held_out.dataset))\n"
+    )
+    for made in ("Net()", "torch.compile(Net())"):
+        result = convert_bytes(text.replace("net = Net()", f"net = {made}").encode()).text
+        assert "sampler=range(dist.get_rank(), len(val_set), dist.get_world_size())" in result, made

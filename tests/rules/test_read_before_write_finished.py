@@ -325,3 +325,37 @@ def test_processes_that_are_no_ranks_meet_nobody(first: str, item: str, meets: b
     )
     result = edited(text, "DDP101", "DDP404")
     assert ("barrier()" in result.text or bool(result.left)) is meets
+
+
+@pytest.mark.parametrize("made", ["Net", "type(net)", "type(keeper.net)"])
+def test_a_class_method_that_reads_what_the_model_saved(made: str) -> None:
+    functions = """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.out = nn.Linear(4, 1)
+
+            def forward(self, x):
+                return self.out(x)
+
+            def save_pretrained(self, folder):
+                torch.save(self.state_dict(), os.path.join(folder, "net.bin"))
+
+            @classmethod
+            def from_pretrained(cls, folder):
+                net = cls()
+                net.load_state_dict(torch.load(os.path.join(folder, "net.bin")))
+                return net
+
+        class Keeper:
+            def __init__(self, net):
+                self.net = net
+        """
+    text = script(
+        functions=functions,
+        before="net = Net()\nkeeper = Keeper(net)",
+        inside="net.save_pretrained('best')",
+        after=f"again = {made}.from_pretrained('best')",
+    )
+    result = edited(text, *CODES)
+    assert result.text.count("dist.barrier()\n") == 1
