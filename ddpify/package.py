@@ -54,22 +54,34 @@ def package_of(script: Path, text: str, is_file: Callable[[Path], bool] = Path.i
 
 
 def search_path(script: Path, text: str) -> tuple[Path, ...]:
-    """The folders above a script that puts some of its own on `sys.path`: it may mean any of them."""
-    return tuple(_folders_above(script.absolute().parent)) if "sys.path" in text else ()
+    """The folders above a script that puts some of its own on `sys.path`: it may mean any of them.
+
+    Also the one that a script in a folder which is no package (`train/psp-net`) is run with as its PYTHONPATH.
+    """
+    folder = script.absolute().parent
+    if "sys.path" in text:
+        return tuple(_folders_above(folder))
+    found = _above_imports(folder, text, Path.is_file)
+    return (found[0],) if found is not None and package_of(script, text) is None else ()
 
 
 def _from_above(folder: Path, text: str, is_file: Callable[[Path], bool]) -> Package | None:
     """`from models.unet import Unet` in `tools/train.py`, where `models` lies beside `tools`: run from there."""
-    if "sys.path" in text:
+    found = _above_imports(folder, text, is_file) if "sys.path" not in text else None
+    if found is None or not all(name.isidentifier() for name in found[1]):
         return None
+    return Package(found[0], ".".join(found[1]))
+
+
+def _above_imports(folder: Path, text: str, is_file: Callable[[Path], bool]) -> tuple[Path, tuple[str, ...]] | None:
+    """The folder above in which something lies that is imported and is not beside the script; the folders down."""
     for module, item, plain in _IMPORTS.findall(text):
         parts = (module or plain).split(".")
         if parts[0] in sys.stdlib_module_names or not parts[0] or _is_module(folder, parts, item, is_file):
             continue
         for depth, root in enumerate(_folders_above(folder), 1):
             if _is_module(root, parts, item, is_file):
-                names = folder.parts[-depth:]
-                return Package(root, ".".join(names)) if all(n.isidentifier() for n in names) else None
+                return root, folder.parts[-depth:]
     return None
 
 

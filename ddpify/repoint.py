@@ -225,7 +225,9 @@ def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: 
         inner = [folder.name] if len(stmt.relative) == 1 else []
         path = "." * max(1, len(stmt.relative) - 1) + ".".join([*inner, *filter(None, [module])])
     else:
-        path = ".".join([*base.relative_to(project.roots[0].absolute()).parts, *filter(None, [module])])
+        roots = [r.absolute() for r in project.roots]
+        root = next((r for r in roots if r in (base, *base.parents)), roots[0])
+        path = ".".join([*base.relative_to(root).parts, *filter(None, [module])])
     code, start = source.code(stmt), source.span(stmt).start
     if not isinstance(stmt.names, cst.ImportStar):
         for alias in reversed(stmt.names):

@@ -197,6 +197,17 @@ def test_a_script_with_a_search_path_of_its_own() -> None:
     assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
 
 
+def test_a_script_in_a_folder_that_is_no_package() -> None:
+    """`PYTHONPATH=. python experiments/wide-net/train.py`: a hyphen is in no module's name."""
+    Path("experiments/wide-net").mkdir(parents=True)
+    Path("app/data/__init__.py").write_text(f"from .points import torch\n{LOADERS}")
+    result = convert("experiments/wide-net/train.py", PACKAGE)
+    assert "torchrun --standalone --nproc-per-node=N experiments/wide-net/train_ddp.py" in result.stderr
+    assert "from app.data_ddp import loaders" in imports("experiments/wide-net/train_ddp.py")
+    assert "from app.data.points import torch" in Path("app/data_ddp.py").read_text()
+    assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
+
+
 PACKAGE = ABSOLUTE.replace("app.data.points", "app.data")
 
 

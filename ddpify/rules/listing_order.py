@@ -214,10 +214,12 @@ class ListingOrder(Rule):
     def ordered(self, facts: Facts, source: Source, node: cst.CSTNode) -> bool:
         """`sorted(os.listdir(d))`, `len(os.listdir(d))`, `name in os.listdir(d)`: no order is taken from it."""
         parent = source.parents.get(node)
-        if isinstance(parent, cst.ComparisonTarget) or (
-            isinstance(parent, cst.Comparison) and _is_empty(parent.comparisons[0].comparator)
-        ):
+        compared = source.parents.get(parent) if isinstance(parent, cst.ComparisonTarget) else parent
+        if isinstance(parent, cst.ComparisonTarget) and isinstance(parent.operator, (cst.In, cst.NotIn)):
             return True
+        if isinstance(compared, cst.Comparison):
+            # `os.listdir(a) == os.listdir(b)`: as one side is sorted, the other has to be
+            return _is_empty(compared.comparisons[0].comparator) or _is_empty(compared.left)
         call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
         held = facts.flow.values.get(call.func, ()) if isinstance(call, cst.Call) else ()
         return any(isinstance(o, Ext) and _NO_ORDER.fullmatch(o.name) is not None for o in held)

@@ -22,6 +22,12 @@ def test_what_goes_by_the_order_is_sorted(line: str) -> None:
     assert "= sorted(" in edited(script(imports=IMPORTS, before=line), "DDP307").text.replace("[n for n in ", "")
 
 
+def test_two_listings_that_are_compared_are_both_sorted() -> None:
+    """One side alone would never be the other, where the file system has an order of its own."""
+    text = edited(script(imports=IMPORTS, before="assert os.listdir('data') == os.listdir('masks')"), "DDP307").text
+    assert "assert sorted(os.listdir('data')) == sorted(os.listdir('masks'))" in text
+
+
 def test_listings_in_a_loop_over_listings_are_sorted() -> None:
     line = (
         "paths = []\nfor d in os.listdir('data'):\n    for n in os.listdir(d):\n        paths += [os.path.join(d, n)]"
@@ -39,6 +45,7 @@ def test_listings_in_a_loop_over_listings_are_sorted() -> None:
         "names = natsorted([n for n in os.listdir('data') if n.endswith('.png')])",
         "empty = len(os.listdir('data')) == 0",
         "if os.listdir('data') == []:\n    raise SystemExit",
+        "if [] == os.listdir('data') or 'last.pt' in os.listdir('data'):\n    raise SystemExit",
         "if not os.listdir('data'):\n    raise SystemExit",
         "names = os.listdir('data')\nnames.sort()",
         "names = os.listdir('data')\ncount = len(names)\nlast = max(names)",
