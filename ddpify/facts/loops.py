@@ -65,6 +65,8 @@ class LoopFacts:
     problem: str = ""
     #: no loader: the loop cuts its batches by hand, and its passes are dealt out to the ranks
     dealt: bool = False
+    #: each pass draws its batch, and every rank makes all of the passes
+    drawn: bool = False
     #: only the first batch is looked at
     peeks: bool = False
     #: the script itself adds up over ranks where there are any (a helper with all_reduce)

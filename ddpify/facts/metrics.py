@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.batchsize import relation
 from ddpify.facts.contents import constants, data_of
 from ddpify.facts.frames import Event, Frame, Loop
-from ddpify.facts.handmade import Columns, Turns, hand_fed
+from ddpify.facts.handmade import Columns, Draws, Turns, hand_fed
 from ddpify.facts.loops import Accumulator, LoopFacts, read_after
 from ddpify.facts.roles import Pass
 from ddpify.facts.sharding import loader_facts
@@ -35,20 +35,27 @@ def loop_facts(facts: Facts) -> list[LoopFacts]:
 
 
 def _dealt_out(facts: Facts) -> list[LoopFacts]:
-    """The loops that cut training batches by hand."""
+    """The loops that cut training batches by hand, or draw them."""
     found = []
     for hand in hand_fed(facts):
-        starts = facts.flow.log.of("loop") if isinstance(hand, (Turns, Columns)) else []
-        for e in starts:
-            if not isinstance(hand, (Turns, Columns)):
-                continue
-            if (e.node, e.frame, e.name) == (hand.loop, hand.level.frame, "start"):
-                batches = Thing(Site(hand.loop.iter, e.frame.source, e.frame), name="batches")
-                known = _analyse(facts, Pass(batches, Loop(e.node, e.frame), e, training=True), hand.loop)
-                known.dealt = isinstance(hand, Turns)
+        if not isinstance(hand, (Turns, Columns, Draws)) or (node := _passes(hand)) is None:
+            continue
+        for e in facts.flow.log.of("loop"):
+            if (e.node, e.frame, e.name) == (node, hand.level.frame, "start"):
+                batches = Thing(Site(node.iter, e.frame.source, e.frame), name="batches")
+                known = _analyse(facts, Pass(batches, Loop(e.node, e.frame), e, training=True), node)
+                known.dealt, known.drawn = not isinstance(hand, Columns), isinstance(hand, Draws)
                 found.append(known)
                 break
     return found
+
+
+def _passes(hand: Turns | Columns | Draws) -> cst.For | None:
+    """The loop whose passes are the steps."""
+    if isinstance(hand, (Turns, Columns)):
+        return hand.loop
+    inner = hand.level.loops[-1].node if hand.level.loops else None
+    return inner if isinstance(inner, cst.For) else None
 
 
 def _analyse(facts: Facts, p: Pass, node: cst.For) -> LoopFacts:

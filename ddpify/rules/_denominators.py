@@ -152,6 +152,18 @@ def is_count(facts: Facts, loop: LoopFacts, a: Accumulator, sums: list[Accumulat
     return False
 
 
+def means_of_draws(loop: LoopFacts, sums: list[Accumulator]) -> list[Accumulator]:
+    """Of steps that every rank makes on batches of its own: all but counts that other sums of theirs divide."""
+    targets = {a.target for a in sums}
+    divided = {
+        (loop.source.code(n.left), loop.source.code(n.right))
+        for n in walk(loop.frame.node)
+        if isinstance(n, cst.BinaryOperation) and isinstance(n.operator, cst.Divide)
+    }
+    ratios = {one for left, right in divided for one in (left, right) if left in targets and right in targets}
+    return [a for a in sums if a.target not in ratios and a.agg != "const"]
+
+
 def weighed(facts: Facts, added: cst.BaseExpression) -> bool:
     """`loss.item() * len(x)`, `len(x) - len(kept)`: what the batch gives, for each of its samples."""
     operators = (cst.Multiply, cst.Add, cst.Subtract)

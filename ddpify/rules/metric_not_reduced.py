@@ -21,7 +21,7 @@ from ddpify.facts.trails import shown, way_back
 from ddpify.facts.unreduced import adds_up
 from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._denominators import denominators, is_count
+from ddpify.rules._denominators import denominators, is_count, means_of_draws
 from ddpify.rules._kept import evaluated_numbers, kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._second_loader import second_loader
@@ -231,6 +231,10 @@ class MetricNotReduced(Rule):
             # nothing else is any rank's own: what the sums are divided by counts the whole
             kept = [a for a in used if not a.fresh and not counts_batches(facts, loop, a)]
             yield from self.unreduced(facts, loop, kept)
+            means = means_of_draws(loop, sums) if loop.drawn else []
+            sums = [a for a in sums if a not in means]
+            if means:
+                yield self.average(facts, loop, means, loop.node)
         elif loop.training:
             kept = [a for a in used if not a.fresh and not counts_batches(facts, loop, a)]
             whole = [a for a in kept if a.whole is not None and not self.phase(facts, loop)]

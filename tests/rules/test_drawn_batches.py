@@ -108,3 +108,51 @@ def test_an_order_that_is_drawn_while_a_file_is_built_is_drawn_by_the_process_th
 
 def test_a_draw_that_a_seed_fixes_is_made_by_all() -> None:
     assert "main_process_first" not in converted(CACHED.format(seed="random.seed(0)")).text
+
+
+TOTALS = """
+import numpy as np
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+np.random.seed(0)
+x, y = torch.rand(100, 4), torch.rand(100, 1)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def train():
+    total, right, seen = 0.0, 0, 0
+    for step in range(50):
+        index = np.random.permutation(100)[:8]
+        out = net(x[index])
+        loss = (out - y[index]).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+        right += (out > 0.5).sum().item()
+        seen += len(index)
+    {end}
+
+for epoch in range(3):
+    print(train())
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "lines"),
+    [
+        ("return total / 50", ["[total] = all_reduce_mean(total)"]),
+        ("return total / 50, right / 400", ["total, right = all_reduce_mean(total, right)"]),
+        (
+            "return total / 50, right / seen",
+            ["[total] = all_reduce_mean(total)", "right, seen = all_reduce_sum(right, seen)"],
+        ),
+    ],
+)
+def test_numbers_of_batches_that_each_rank_draws_are_of_all_ranks(end: str, lines: list[str]) -> None:
+    """Every rank makes all of the steps: what a number of steps divides is averaged over the ranks."""
+    text = converted(TOTALS.format(end=end)).text
+    assert all(f"\n    {line}\n" in text for line in lines)
+    assert text.count(" = all_reduce_") == len(lines)
