@@ -136,3 +136,69 @@ def test_generated_modules_and_those_that_cannot_be_read_are_left_alone(here: Pa
     Path("keep.py").write_text(KEEP + "print 'two'\n")
     assert lint("train.py") == []
     assert lint("keep.py") == []
+
+
+#: sets up, wraps and saves for whoever calls it; it cannot tell which ranks come to `save`
+GROUP = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+
+class Keeper:
+    def __init__(self, params):
+        self.params = params
+
+    def wrap(self, net):
+        return DDP(net)
+
+    def save(self, net):
+        torch.save(net.module.state_dict(), "a.pt")
+
+
+def join(params):
+    dist.init_process_group("gloo")
+    params.first = dist.get_rank() == 0
+
+
+def leave():
+    dist.destroy_process_group()
+"""
+#: nothing in it says so, and it is the script
+QUIET = """\
+import argparse
+
+from torch import nn
+
+from tools.group import Keeper, join, leave
+
+
+def main(params):
+    join(params)
+    keeper = Keeper(params)
+    net = keeper.wrap(nn.Linear(4, 1))
+    {save}
+    leave()
+
+
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+"""
+
+
+@pytest.mark.parametrize(
+    ("save", "said"),
+    [
+        ("keeper.save(net)", ["tools/group.py:14 DDP401"]),
+        ("if keeper.params.first:\n        keeper.save(net)", []),
+        ("print(net)\n    if keeper.params.first:\n        keeper.save(net)", ["train.py:12 DDP402"]),
+    ],
+)
+def test_a_script_that_names_nothing_distributed_tells_how_its_modules_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: str, said: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tools").mkdir()
+    Path("tools/group.py").write_text(GROUP)
+    Path("train.py").write_text(QUIET.format(save=save))
+    assert lint(".") == said

@@ -553,3 +553,40 @@ CASES: dict[str, tuple[str, set[str]]] = {
 def test_a_way_to_write_it(name: str) -> None:
     code, rules = CASES[name]
     assert found(dedent(code)) == rules
+
+
+@pytest.mark.parametrize("more", ["args.spawns = False", "args.other = False"])
+def test_an_argument_that_one_branch_sets_keeps_what_the_command_line_gave(more: str) -> None:
+    """`if args.gpu is not None: args.spawns = False`, and then `if args.spawns: mp.spawn(...)`."""
+    source = Source(
+        Path("train.py"),
+        f"""
+import argparse
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def work(gpu, count, args):
+    args.gpu = gpu
+    dist.init_process_group("nccl", rank=gpu, world_size=count, init_method="tcp://127.0.0.1:2345")
+    torch.cuda.set_device(args.gpu)
+    model = DDP(nn.Linear(4, 1).cuda(), device_ids=[args.gpu])
+    if args.gpu == 0 or args.gpu is None:
+        print(model)
+    dist.destroy_process_group()
+
+def main(args):
+    if args.gpu is not None:
+        {more}
+    count = torch.cuda.device_count()
+    if args.spawns:
+        torch.multiprocessing.spawn(work, nprocs=count, args=(count, args))
+    else:
+        work(args.gpu, count, args)
+
+if __name__ == "__main__":
+    main(argparse.ArgumentParser().parse_args())
+""".encode(),
+    )
+    assert [p.code for p in check(source, "train.py", Task(Settings(ignore=("DDP222",)))).problems] == []

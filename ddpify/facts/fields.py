@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ddpify.facts.contents import join
 from ddpify.facts.state import State
-from ddpify.facts.values import Instance, Loader, Module, Optimizer, Thing, Value
+from ddpify.facts.values import UNKNOWN, Instance, Loader, Module, Optimizer, Thing, Value
 
 Holder = Instance | Loader | Module | Thing | Optimizer
 #: (object, name) -> the object, and what it held under the name before; None where it had no such attribute
@@ -61,5 +61,8 @@ class Fields(State):
             ended_other = other()
         self.unsure -= 1
         for key, (obj, before) in written.items():
-            obj.fields[key[1]] = join(after_one.get(key, before or ()), obj.fields.get(key[1], ()))
+            # args.gpu of the command line has a value where neither way gave it one
+            none = UNKNOWN if isinstance(obj, Thing) else ()
+            one_side = after_one.get(key, before or ()) or none
+            obj.fields[key[1]] = join(one_side, obj.fields.get(key[1], none))
         return ended_one, ended_other

@@ -70,11 +70,14 @@ class RankValues:
         self.definitions: Definitions = definitions(flow)
         starts = [e for e in flow.log.of("external") if _SPAWNS.fullmatch(e.name)]
         calls = [e.node for e in starts]
-        #: the functions that do so
-        self.starters = {id(e.frame.node) for e in starts if e.frame.func is not None}
+        #: the functions that do so, and those that call them: a test, say, which starts ranks by a helper
+        ways = [(e.frame, *(entry.frame for chain in e.frame.chains(8) for entry in chain)) for e in starts]
+        self.starters = {id(f.node) for way in ways for f in way if f.func is not None}
         #: calls that spawn the ranks, and what they are given: the function among it
         self.spawns = {id(n) for c in calls if isinstance(c, cst.Call) for n in (c, *(a.value for a in c.args))}
         self._known: dict[tuple[int, int, int | None], bool] = {}
+        #: names of attributes that hold the rank, in objects that cannot be followed
+        self.kept_ranks: set[str] = set()
         self.single = Single(flow)
 
     @abstractmethod
@@ -144,11 +147,9 @@ class RankValues:
         found = [d for d in self.definitions.of(node.left, frame) if dotted(d.node) != "None"]
         return bool(found) and all(d.event is not None and self.limited(d.event.node, d.frame) for d in found)
 
-    @functools.cached_property
-    def kept_ranks(self) -> set[str]:
+    def find_kept_ranks(self) -> None:
         """`LOCAL_RANK` of `config.LOCAL_RANK = args.local_rank`, in settings that a library keeps."""
         found: dict[str, list[bool | None]] = {}
-        self.__dict__["kept_ranks"] = set()  # while they are looked for
         for source, home in self.flow.modules.items():
             for stmt in source.of(cst.Assign):
                 for target in (t.target for t in stmt.targets):
@@ -160,7 +161,7 @@ class RankValues:
                     by_rank = None if number else self.differs(stmt.value, frame)
                     found.setdefault(target.attr.value, []).append(by_rank)
         self._known.clear()
-        return {name for name, given in found.items() if True in given and False not in given}
+        self.kept_ranks = {name for name, given in found.items() if True in given and False not in given}
 
     def stored(self, node: cst.Subscript) -> bool:
         """`flags["writer"]` of a dict whose values were set by the rank: `flags[key] = flag and is_main`."""

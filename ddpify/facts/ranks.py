@@ -80,6 +80,8 @@ class Ranks(RankValues):
     def __init__(self, flow: Flow, strict: bool = False) -> None:
         super().__init__(flow, strict)
         self._limited: dict[tuple[int, int], bool] = {}
+        self.find_kept_ranks()
+        self._limited.clear()  # answers from before they were known
 
     # -- where something runs ---------------------------------------------------------------------------
 

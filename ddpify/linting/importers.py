@@ -61,6 +61,13 @@ def importing_scripts(
     return [Path(os.path.relpath(p)) if here in p.parents else p for p in scripts]
 
 
+def importing_among(files: Iterable[Path], every: Iterable[Path], matters: Callable[[bytes], object]) -> list[Path]:
+    """The same of the scripts among some files."""
+    paths = {p.absolute(): p for p in every if p.suffix == ".py"}
+    changed = [file.absolute() for file in files]
+    return [paths[p] for p in sorted(_above(changed, list(paths), matters)) if b"__main__" in _bytes(p)]
+
+
 def project_of(file: Path) -> Path:
     """The nearest folder above a file that looks like a project's; its own folder where none does."""
     folder = file.absolute().parent

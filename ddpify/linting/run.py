@@ -17,8 +17,11 @@ from ddpify.linting.problem import FileResult
 from ddpify.linting.settings import Settings
 
 if TYPE_CHECKING:
+    from ddpify.linting.together import Together
     from ddpify.linting.workers import Workers
 
+#: how many scripts are looked at for the sake of what they call
+_CALLERS = 16
 _COMMENT = re.compile(rb"#\s*ddpify:")
 
 
@@ -62,6 +65,12 @@ class Run:
         ready = work.results()
         mine = [idle_root(path) if idle else next(ready) for path, idle in found]
         whole = Together(self.settings, self.given, self.ignored, mine, list(ready))
+        callers = self.callers(whole)
+        if callers:
+            more = self.workers()
+            for path in callers:
+                more.ask(path, dismiss=False)
+            whole.others.extend(more.results())
         if self.mend:
             from ddpify.linting.mending import mended
 
@@ -118,6 +127,21 @@ class Run:
         ignored = Ignored() if self.settings.respect_gitignore else None
         scripts = importing_scripts(files, may_matter, functools.partial(self.skips, ignored=ignored))
         return [p for p in scripts if os.path.realpath(p) not in self.given]
+
+    def callers(self, whole: Together) -> list[Path]:
+        """Scripts in folders that were given, whose text is of nothing distributed: they run the modules that are.
+
+        `train.py` calls `helpers.save(net)`, and `helpers.py` alone cannot tell who does. Only asked for modules in
+        which something was found.
+        """
+        doubtful = whole.doubtful()
+        if not doubtful:
+            return []
+        from ddpify.linting.importers import importing_among
+
+        known = {*self.ignored, *(r.key for r in (*whole.mine, *whole.others))}
+        scripts = importing_among(doubtful, self.given.values(), may_matter)
+        return [p for p in scripts if os.path.realpath(p) not in known][:_CALLERS]
 
     def workers(self) -> Workers:
         """Who looks at the scripts, while more of them are searched for."""

@@ -35,6 +35,19 @@ class Together:
                     found.setdefault(key, []).append((root, seen))
         return found
 
+    def doubtful(self) -> list[Path]:
+        """Modules that are no scripts, and in which no script that is known runs all that was found."""
+        views = self.views()
+        found: list[Path] = []
+        for root in self.mine:
+            own = root.files.get(root.key)
+            if own is None or root.script:
+                continue
+            others = [s for r, s in views.get(root.key, ()) if r is not root]
+            if any(home != MAIN and not overruled(home, others) for home in own.homes):
+                found.append(Path(root.path))
+        return found
+
     def results(self) -> Iterator[FileResult]:
         """The files that were given in their order, then modules that they import."""
         views = self.views()
