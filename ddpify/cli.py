@@ -334,5 +334,7 @@ def explain(topic: str | None) -> None:
 
 def main() -> None:
     """The `ddpify` command."""
-    gc.set_threshold(50_000, 5, 5)  # trees are many small objects that live long: looking for dead ones takes a fourth
+    gc.set_threshold(
+        200_000, 10, 10
+    )  # trees are many small objects that live long: looking for dead ones takes a fourth
     cli(prog_name="ddpify")

@@ -19,13 +19,14 @@ from ddpify.facts.trails import shown, way_back
 from ddpify.helpers import NEEDS, Names, canonical_names, helper, names_for
 from ddpify.import_block import add_import, first_use, import_run, imported_late, top_of
 from ddpify.lint import lint_source
+from ddpify.parsing import compiled
 from ddpify.plan import Plan, make_plan
 from ddpify.project import Project
 from ddpify.refusals import check_convertible
 from ddpify.repoint import check_repointed, copy_of, repointed, with_importers
 from ddpify.rewrite import Rewriter
 from ddpify.rules import Finding, Severity
-from ddpify.source import Source, check_compiles, compiled, read_source
+from ddpify.source import Source, check_compiles, read_source
 
 #: How the module of helpers begins.
 _HELPERS = '"""Helpers for distributed training."""'

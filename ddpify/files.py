@@ -14,45 +14,68 @@ _MATTERS = re.compile(
 )
 #: in the comments and words of a script, but for those of a licence
 _SAYS = re.compile(rb"[Dd]istributed(?! (under the Lic|on an \"AS))")
-_TORCH = re.compile(rb"torch|apex")
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
+#: says of what is found below a folder whether it is left out: a file's path and False, a folder's and True
+Skips = Callable[[str, bool], bool]
 
 
-def python_files(
-    paths: Iterable[Path], skips: Callable[[Path, bool], bool] | None = None, seen: dict[str, Path] | None = None
-) -> Iterator[Path]:
-    """Files as they are given; of folders every `*.py`, without hidden folders, environments and installed packages.
+def python_files(paths: Iterable[Path], skips: Skips | None = None) -> Iterator[Path]:
+    """Files as they are given; of folders every `*.py`, without hidden folders, environments and installed packages."""
+    return map(Path, python_names(paths, skips, {}))
 
-    `skips` says of what is found below a folder whether it is left out (a file's path and False, a folder's and True);
-    `seen` keeps the files that came before by their real paths, so that each comes once.
-    """
-    seen = {} if seen is None else seen
+
+def python_names(paths: Iterable[Path], skips: Skips | None, seen: dict[str, str]) -> Iterator[str]:
+    """The same as text, for few are worth a Path; `seen` keeps each by its real path, so that it comes once."""
     for path in paths:
-        every = _below(path, skips) if path.is_dir() else [(path, os.path.realpath(path))]
+        every = _below(str(path), skips) if path.is_dir() else [(str(path), os.path.realpath(path))]
         for found, key in every:
             if key not in seen:
                 seen[key] = found
                 yield found
 
 
-def _below(folder: Path, skips: Callable[[Path, bool], bool] | None) -> Iterator[tuple[Path, str]]:
-    """The files below a folder, each with its real path."""
-    for top, folders, files in os.walk(folder):
-        here, real = Path(top), os.path.realpath(top)
-        folders[:] = sorted(f for f in folders if not (_is_skipped(here, f) or (skips and skips(here / f, True))))
-        for name in sorted(files):
-            if name.endswith(".py") and not name.startswith(".") and not (skips and skips(here / name, False)):
-                full = os.path.join(real, name)
-                yield here / name, os.path.realpath(full) if os.path.islink(full) else full
+def _below(folder: str, skips: Skips | None) -> Iterator[tuple[str, str]]:
+    """The files below a folder, each with its real path; those of the folder itself first."""
+    todo = [("" if folder == os.curdir else folder, os.path.realpath(folder))]
+    while todo:
+        here, real = todo.pop()
+        files, folders = _entries(here)
+        for name, linked in sorted(files):
+            full = os.path.join(here, name)
+            if not (skips and skips(full, False)):
+                key = os.path.join(real, name)
+                yield full, os.path.realpath(key) if linked else key
+        below = [(os.path.join(here, name), os.path.join(real, name)) for name in sorted(folders, reverse=True)]
+        todo += [(full, key) for full, key in below if not (_is_environment(full) or (skips and skips(full, True)))]
 
 
-def _is_skipped(top: Path, name: str) -> bool:
-    return name.startswith(".") or name in _SKIPPED or (top / name / "pyvenv.cfg").is_file()
+def _entries(folder: str) -> tuple[list[tuple[str, bool]], list[str]]:
+    """The Python files in a folder, each with whether it is a link, and the folders in it that are no links."""
+    files: list[tuple[str, bool]] = []
+    folders: list[str] = []
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    if name not in _SKIPPED and not entry.is_symlink():
+                        folders.append(name)
+                elif name.endswith(".py"):
+                    files.append((name, entry.is_symlink()))
+    except OSError:
+        pass  # a folder that may not be read has no files
+    return files, folders
+
+
+def _is_environment(folder: str) -> bool:
+    return os.path.isfile(os.path.join(folder, "pyvenv.cfg"))
 
 
 def may_matter(data: bytes) -> bool:
     """Whether a file may join a process group or wrap a model by itself: a search for bytes, nothing is parsed."""
-    if _TORCH.search(data) is None:
+    if b"torch" not in data and b"apex" not in data:
         return False
     if (b"istributed" in data or b"DDP" in data) and _MATTERS.search(data) is not None:
         return True

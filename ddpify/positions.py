@@ -1,16 +1,21 @@
 """A tree in, where each of its nodes stands out: from which character of the text to which, as libcst counts it.
 
-libcst's own PositionProvider gives lines and columns, in twice the time; they cost as much as the parsing.
+libcst's own PositionProvider gives lines and columns, in twice the time; they cost as much as the parsing. To find them
+libcst writes the tree: here it does so for the statement of the file, or of a class, that is asked for. Where a
+statement begins is known from Python's own parser, which reads each file anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
 
 import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider
+from libcst.metadata import ByteSpanPositionProvider, CodePosition, MetadataWrapper, PositionProvider
 from libcst.metadata.span_provider import SpanProvidingCodegenState
 
 #: by the identity of the node, whose tree has to be kept
@@ -69,3 +74,104 @@ def offsets(module: cst.Module, text: str) -> Offsets | None:
     # a last line break that the text has not is written, and taken back
     more = 0 if module.has_trailing_newline else len(module.default_newline)
     return state.found if state.position in (len(text), len(text) + more) else None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A statement as Python's parser sees it: its first line (of its decorators), its first token, its last line."""
+
+    first: int
+    line: int
+    column: int
+    last: int
+    #: of a class
+    body: tuple[Outline, ...] = ()
+
+
+def outline(body: Sequence[ast.stmt]) -> tuple[Outline, ...]:
+    """Where the statements of a file, or of a class, stand."""
+    found = []
+    for stmt in body:
+        first = min([stmt.lineno, *(d.lineno for d in getattr(stmt, "decorator_list", ()))])
+        inner = outline(stmt.body) if isinstance(stmt, ast.ClassDef) else ()
+        found.append(Outline(first, stmt.lineno, stmt.col_offset, stmt.end_lineno or stmt.lineno, inner))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A statement of the file or of a class, with what both parsers know of it."""
+
+    node: cst.BaseStatement
+    first: Outline
+    last: Outline
+    indents: tuple[str, ...]
+
+
+class Places:
+    """The places of the nodes of one file, each found when it, or a neighbour, is asked for."""
+
+    def __init__(self, module: cst.Module, text: str, starts: Sequence[int], body: Sequence[Outline]) -> None:
+        self.module, self.text, self.starts = module, text, starts
+        self.found: dict[int, tuple[int, int]] = {}
+        self.parts = {id(p.node): p for p in self._parts(module.body, body, ())}
+
+    def of(self, node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> tuple[int, int]:
+        """From which character to which a node stands."""
+        known = self.found.get(id(node))
+        if known is not None:
+            return known
+        above: cst.CSTNode | None = node
+        while above is not None and id(above) not in self.parts:
+            above = parents.get(above)
+        if above is not None:
+            self._write(self.parts.pop(id(above)))
+        if id(node) not in self.found:
+            self._write_all()
+        return self.found[id(node)]
+
+    def _parts(
+        self, body: Sequence[cst.CSTNode], known: Sequence[Outline], indents: tuple[str, ...]
+    ) -> Iterator[_Part]:
+        """The statements that both parsers see alike; none where they differ."""
+        sizes = [len(stmt.body) if isinstance(stmt, cst.SimpleStatementLine) else 1 for stmt in body]
+        if sum(sizes) != len(known):
+            return
+        at = 0
+        for stmt, size in zip(body, sizes, strict=True):
+            first, last = known[at], known[at + size - 1]
+            at += size
+            if isinstance(stmt, (cst.SimpleStatementLine, cst.BaseCompoundStatement)):
+                yield _Part(stmt, first, last, indents)
+            if isinstance(stmt, cst.ClassDef) and isinstance(stmt.body, cst.IndentedBlock):
+                indent = self.module.default_indent if stmt.body.indent is None else stmt.body.indent
+                yield from self._parts(stmt.body.body, first.body, (*indents, indent))
+
+    def _write(self, part: _Part) -> None:
+        """Let libcst write a statement; the places count only where it begins and ends as in the text."""
+        state = self._state()
+        state.indent_tokens.extend(part.indents)
+        for line in getattr(part.node, "leading_lines", ()):
+            line._codegen(state)
+        state.position = self.starts[part.first.first - 1] - state.position
+        part.node._codegen(state)
+        start, end = state.found[id(part.node)]
+        stands = start == self.starts[part.first.line - 1] + part.first.column
+        if stands and bisect_right(self.starts, end) == part.last.last:
+            self.found.update(state.found)
+
+    def _write_all(self) -> None:
+        found = offsets(self.module, self.text)
+        if found is None:
+            places = MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider).items()
+            found = {id(n): (self._offset(p.start), self._offset(p.end)) for n, p in places}
+        self.found.update(found)
+
+    def _state(self) -> _State:
+        state = _State(self.module.default_indent, self.module.default_newline, provider=ByteSpanPositionProvider())
+        state.found = {}
+        return state
+
+    def _offset(self, place: CodePosition) -> int:
+        start = self.starts[place.line - 1] if place.line <= len(self.starts) else len(self.text)
+        return min(len(self.text), start + place.column)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import codecs
 import dataclasses
 import functools
-import io
 import re
 import sys
-import tokenize
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import Any, TypeVar
 
 import libcst as cst
-from libcst.metadata import CodePosition, MetadataWrapper, PositionProvider
 
 from ddpify.errors import DdpifyError
-from ddpify.positions import Offsets, offsets
+from ddpify.parsing import NEWLINE, compiled, encoding_of, parse, python2
+from ddpify.positions import Places
 
-_NEWLINE = re.compile(r"\r\n?|\n")
 #: Fields of libcst nodes that hold white space or punctuation: never code.
 _LAYOUT = (
     "whitespace",
@@ -122,7 +116,7 @@ class Source:
         self.path = path
         self.data = data
         self.bom = data.startswith(codecs.BOM_UTF8)
-        self.encoding = _encoding(path, data)
+        self.encoding = encoding_of(path, data)
         try:
             self.text = data.decode("utf-8-sig" if self.bom else self.encoding)
         except UnicodeDecodeError as error:
@@ -131,20 +125,10 @@ class Source:
             ) from error
         except LookupError as error:
             raise DdpifyError(f"{path}: unknown encoding {self.encoding!r} in its coding line") from error
-        self.module = _parse(path, self.text)
+        self.module, outline = parse(path, self.text)
         self.newline = self.module.default_newline
-        self._starts = [0, *(m.end() for m in _NEWLINE.finditer(self.text))]
-
-    @functools.cached_property
-    def _offsets(self) -> Offsets:
-        found = offsets(self.module, self.text)
-        if found is not None:
-            return found
-        places = MetadataWrapper(self.module, unsafe_skip_copy=True).resolve(PositionProvider).items()
-        return {id(n): (self._offset(p.start), self._offset(p.end)) for n, p in places}
-
-    def _offset(self, place: CodePosition) -> int:
-        return min(len(self.text), self.line_start(place.line) + place.column)
+        self._starts = [0, *(m.end() for m in NEWLINE.finditer(self.text))]
+        self._places = Places(self.module, self.text, self._starts, outline)
 
     @functools.cached_property
     def nodes(self) -> tuple[cst.CSTNode, ...]:
@@ -181,7 +165,7 @@ class Source:
 
     def span(self, node: cst.CSTNode) -> Span:
         """Where a node stands, white space and comments before it left out."""
-        start, end = self._offsets[id(node)]
+        start, end = self._places.of(node, self.parents)
         line = self.line_at(start)
         return Span(start, min(len(self.text), end), line, start - self.line_start(line))
 
@@ -247,13 +231,6 @@ class Source:
         return (codecs.BOM_UTF8 if self.bom else b"") + text.encode("utf-8" if self.bom else self.encoding)
 
 
-def compiled(text: str, path: Path) -> CodeType:
-    """The code of a file, without this interpreter's warnings about it (`x is 0`): they are not the user's question."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return compile(text, str(path), "exec", dont_inherit=True)
-
-
 def check_compiles(source: Source) -> None:
     """libcst reads every Python 3; what this interpreter cannot run (`async=True`) is said with its place."""
     try:
@@ -261,7 +238,7 @@ def check_compiles(source: Source) -> None:
     except SyntaxError as error:
         line = error.lineno or 1
         said = (
-            _python2(source.text, line)
+            python2(source.text, line)
             or f"syntax error for Python {sys.version_info[0]}.{sys.version_info[1]} ({error.msg})"
         )
         raise DdpifyError(f"{source.path}:{line}:{error.offset or 1}: {said}") from None
@@ -296,55 +273,3 @@ def read_source(path: Path) -> Source:
     except OSError as error:
         raise DdpifyError(f"{path}: {error.strerror or error}") from None
     return Source(path, data)
-
-
-def _encoding(path: Path, data: bytes) -> str:
-    if b"\0" in data[:8192]:
-        raise DdpifyError(f"{path}: a binary file, not Python source")
-    try:
-        return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
-    except SyntaxError as error:
-        raise DdpifyError(f"{path}: {error.msg or 'not Python source'}") from None
-
-
-def _is_too_deep(text: str) -> bool:
-    """Whether Python gives up on the nesting: libcst's parser would overflow the stack and end the process."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (RecursionError, MemoryError):
-        return True
-    except SyntaxError as error:
-        return "nested" in (error.msg or "")
-    except ValueError:
-        return False
-    return False
-
-
-def _parse(path: Path, text: str) -> cst.Module:
-    if _is_too_deep(text):
-        raise DdpifyError(f"{path}: nested too deeply to be read")
-    try:
-        return cst.parse_module(text)
-    except cst.ParserSyntaxError as error:
-        said = _python2(text, error.raw_line)
-        why = f"{said}; ddpify converts Python 3 (2to3 first)" if said else "syntax error, ddpify converts Python 3"
-        raise DdpifyError(f"{path}:{error.raw_line}:{error.raw_column + 1}: {why}") from None
-    except RecursionError:
-        raise DdpifyError(f"{path}: nested too deeply to be read") from None
-    except Exception as error:  # libcst raises bare exceptions for some inputs, such as a lone carriage return
-        raise DdpifyError(f"{path}: not readable as Python 3 ({type(error).__name__})") from None
-
-
-def _python2(text: str, line: int) -> str:
-    lines = _NEWLINE.split(text)
-    near = " ".join(lines[max(0, line - 2) : line + 1])
-    # print "x"      print x, y      except Error, e:      exec "code"
-    if re.search(r"(^|[\s:;])print\s+[\"'\w%]", near):
-        return "Python 2 print statement"
-    if re.search(r"except\s+[\w.]+\s*,\s*\w+\s*:", near) or re.search(r"(^|\s)exec\s+[\"']", near):
-        return "Python 2 syntax"
-    if re.search(r"\basync\s*=", near):
-        return "`async=` is a syntax error since Python 3.7 (write `non_blocking=`)"
-    return ""

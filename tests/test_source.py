@@ -7,13 +7,14 @@ import codecs
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import libcst as cst
 import pytest
 
 from ddpify.errors import DdpifyError
-from ddpify.positions import offsets
+from ddpify.positions import offsets, outline
 from ddpify.source import Source, children, read_source, walk
 from tests.cases import CASES, CONVERTED, Case, each
 
@@ -97,13 +98,51 @@ def test_every_node_of_fixtures_stands_where_its_text_is(case: Case) -> None:
 @pytest.mark.parametrize("data", [*TEXTS.values(), *(case.before.read_bytes() for case in CONVERTED[::9])])
 def test_places_are_those_of_libcst(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = source(data)
-    nodes = list(walk(quick.module))
-    spans = [quick.span(n) for n in nodes]
+    spans = [quick.span(n) for n in reversed(list(walk(quick.module)))]  # one statement after the other, then the rest
     assert offsets(quick.module, quick.text) is not None
     assert offsets(quick.module, quick.text + "\n\n\n") is None
-    monkeypatch.setattr("ddpify.source.offsets", lambda module, text: None)
+    monkeypatch.setattr("ddpify.parsing.outline", lambda body: ())
+    whole = source(data)
+    assert [whole.span(n) for n in reversed(list(walk(whole.module)))] == spans
+    monkeypatch.setattr("ddpify.positions.offsets", lambda module, text: None)
     slow = source(data)
-    assert [slow.span(n) for n in walk(slow.module)] == spans
+    assert [slow.span(n) for n in reversed(list(walk(slow.module)))] == spans
+
+
+SEVERAL = """\
+# of the file
+a = 1; b = 2
+
+# of the class
+@first
+@second
+class Net:
+\t# of the method
+\tdef forward(self, x):
+\t\treturn [
+  x, last]
+
+\t@third
+\tdef loss(self): pass
+if a: c = "ä" ; d = inner
+"""
+
+
+def test_the_place_of_a_node_takes_its_own_statement_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpify.positions.offsets", lambda module, text: pytest.fail("the whole file was written"))
+    read = source(SEVERAL)
+    names = {n.value: n for n in walk(read.module) if isinstance(n, cst.Name)}
+    for name in ("last", "inner", "third", "b", "loss", "second"):
+        assert read.text[read.span(names[name]).start :].startswith(name)
+
+
+def test_a_statement_that_the_parsers_see_in_other_places_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "ddpify.parsing.outline", lambda body: tuple(replace(o, line=o.line + 1) for o in outline(body))
+    )
+    read = source(SEVERAL)
+    names = [n for n in walk(read.module) if isinstance(n, cst.Name)]
+    assert [read.text[read.span(n).start :][: len(n.value)] for n in names] == [n.value for n in names]
 
 
 def test_past_the_end_of_the_text() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -85,8 +84,11 @@ class _Search:
                 return alike and ranks(self.facts.flow).opaque(base, frame)
         return False
 
-    @functools.cached_property
+    @property
     def taken(self) -> set[tuple[int, str]]:
+        return self.facts.cached("numbers of ranks", lambda _: self.find_taken())
+
+    def find_taken(self) -> set[tuple[int, str]]:
         """Where the number of ranks is kept: `n` of `init_process_group(world_size=n)`, `args.n` of `nprocs=args.n`."""
         found: set[tuple[int, str]] = set()
         for e in self.facts.flow.log.of("external", "sampler"):

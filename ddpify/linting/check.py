@@ -81,7 +81,7 @@ def scripts_for(path: Path, settings: Settings, most: int = 3) -> list[Path]:
 
     ignored = Ignored() if settings.respect_gitignore else None
 
-    def skips(found: Path, folder: bool) -> bool:
+    def skips(found: str, folder: bool) -> bool:
         left_out = bool(settings.exclude) and settings.excludes(found)
         return left_out or (folder and ignored is not None and ignored(found, folder=True))
 

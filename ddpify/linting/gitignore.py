@@ -17,7 +17,7 @@ class Ignored:
         self._specs: dict[str, GitIgnoreSpec | None] = {}
         self._roots: dict[str, str | None] = {}
 
-    def __call__(self, path: Path, *, folder: bool = False) -> bool:
+    def __call__(self, path: Path | str, *, folder: bool = False) -> bool:
         """Whether git ignores a path itself; folders above it are asked on the way to it."""
         full = os.path.abspath(path)
         place = os.path.dirname(full)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpify.files import python_files
+from ddpify.files import Skips, python_files
 
 #: what marks the folder of a project
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
@@ -43,9 +43,7 @@ class Module:
         return bool(parts) and self.place.parts[-len(parts) :] == parts
 
 
-def importing_scripts(
-    files: Iterable[Path], matters: Callable[[bytes], object], skips: Callable[[Path, bool], bool]
-) -> list[Path]:
+def importing_scripts(files: Iterable[Path], matters: Callable[[bytes], object], skips: Skips) -> list[Path]:
     """The scripts that import one of the files, by way of others too, where something on the way may be distributed."""
     found: dict[Path, int] = {}
     by_project: dict[Path, list[Path]] = {}
@@ -78,11 +76,11 @@ def project_of(file: Path) -> Path:
     return folder
 
 
-def _files(project: Path, skips: Callable[[Path, bool], bool]) -> Iterator[Path]:
+def _files(project: Path, skips: Skips) -> Iterator[Path]:
     if any((project / mark).exists() for mark in _MARKS):
         yield from python_files([project], skips)
     else:  # who knows what lies below a folder that is no project
-        yield from sorted(p for p in project.glob("*.py") if not skips(p, False))
+        yield from sorted(p for p in project.glob("*.py") if not skips(str(p), False))
 
 
 def _above(changed: list[Path], every: list[Path], matters: Callable[[bytes], object]) -> Iterator[Path]:

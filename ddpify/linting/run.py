@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddpify.files import may_matter, python_files
+from ddpify.files import may_matter, python_names
 from ddpify.linting.gitignore import Ignored
 from ddpify.linting.problem import FileResult
 from ddpify.linting.settings import Settings
@@ -36,7 +36,7 @@ class Run:
     #: how many files were looked at
     files: int = 0
     #: every file that was given, by its real path, and those of them that git ignores
-    given: dict[str, Path] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
     ignored: set[str] = field(default_factory=set)
 
     def __call__(self, paths: Iterable[Path]) -> Iterator[FileResult]:
@@ -88,8 +88,8 @@ class Run:
             ignored = Ignored() if self.settings.respect_gitignore and given.is_dir() else None
             if ignored is not None and ignored.above(given):
                 ignored = None  # who names an ignored folder wants it
-            for path in python_files([given], functools.partial(self.skips, ignored=ignored), self.given):
-                if path == given and excludes is not None and excludes(path):
+            for path in python_names([given], functools.partial(self.skips, ignored=ignored), self.given):
+                if excludes is not None and path == str(given) and excludes(path):
                     self.ignored.add(os.path.realpath(path))
                     continue  # pre-commit names files that are excluded, too
                 matters = self.look(path)
@@ -100,23 +100,23 @@ class Run:
                         self.ignored.add(os.path.realpath(path))
                     continue
                 self.files += 1
-                yield path, matters is None
+                yield Path(path), matters is None
 
-    def skips(self, path: Path, folder: bool, ignored: Ignored | None) -> bool:
+    def skips(self, path: str, folder: bool, ignored: Ignored | None) -> bool:
         if self.settings.exclude and self.settings.excludes(path):
             return True
         return folder and ignored is not None and ignored(path, folder=True)
 
-    def look(self, path: Path) -> bool | None:
+    def look(self, path: str) -> bool | None:
         """False where a file has nothing to say, True where it is to be parsed, None where its comments may be idle."""
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", buffering=0) as file:
                 data = file.read()
         except OSError:
             return True  # the parser's sentence says why
-        if path.suffix == ".ipynb" or may_matter(data):
+        if path.endswith(".ipynb") or may_matter(data):
             return True
-        return None if _COMMENT.search(data) else False
+        return None if b"ddpify:" in data and _COMMENT.search(data) else False
 
     def importers(self, files: list[Path]) -> list[Path]:
         """Scripts that import files that were given by themselves, as pre-commit does."""

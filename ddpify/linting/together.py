@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from ddpify.linting.ignores import UNUSED, renumbered, silence, unused
 from ddpify.linting.problem import FileResult, Problem
@@ -20,7 +19,7 @@ class Together:
 
     settings: Settings
     #: every file that was given, by its key, and those that are left out all the same
-    given: Mapping[str, Path]
+    given: Mapping[str, str]
     left_out: Collection[str]
     mine: list[Root]
     others: list[Root]
@@ -52,7 +51,7 @@ class Together:
         """The files that were given in their order, then modules that they import."""
         views = self.views()
         errors = {r.key: r for r in self.mine if r.error}
-        names = {k: str(p) for k, p in self.given.items() if k in views or k in errors}
+        names = {k: p for k, p in self.given.items() if k in views or k in errors}
         rest = {k: v[0][1].name for k, v in views.items() if k not in names}
         rest = dict(sorted(rest.items(), key=lambda item: item[1]))
         for key, name in (names | rest).items():

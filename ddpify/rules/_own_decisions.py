@@ -19,20 +19,21 @@ def decides(rule: Rule, facts: Facts) -> Iterator[Finding]:
     known, done = own(facts), set[int]()
     for e in facts.flow.log.of("method", "break", "return"):
         source = e.frame.source
-        if not facts.editable(source) or guarded(e, facts.flow):
-            continue
+        loops = [lp for lp in e.loops if isinstance(lp.node, (cst.For, cst.While)) and lp.frame is e.frame]
         if e.kind == "method":
             if e.name != "step" or not isinstance(e.obj, Scheduler) or not isinstance(e.node, cst.Call):
                 continue
+        elif not loops or not trains_inside(facts, loops[-1].node):
+            continue
+        if not facts.editable(source) or guarded(e, facts.flow):
+            continue
+        if isinstance(e.node, cst.Call):
             for given in (a.value for a in e.node.args[:1] if id(a.value) not in done):
                 if known.is_own(given, e.frame):
                     done.add(id(given))
                     code = source.code(given)
                     message = f"`{code}` is of this rank's own shard: the ranks' learning rates come to differ"
                     yield rule.finding(source, given, message)
-            continue
-        loops = [lp for lp in e.loops if isinstance(lp.node, (cst.For, cst.While)) and lp.frame is e.frame]
-        if not loops or not trains_inside(facts, loops[-1].node):
             continue
         inner = set(source.ancestors(e.stmt))
         for test in (u for u in e.under if isinstance(u, cst.If) and u in inner and id(u) not in done):
