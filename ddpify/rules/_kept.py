@@ -63,13 +63,15 @@ def evaluated_numbers(rule: Rule, facts: Facts, loop: LoopFacts, mode: str, done
 
 def one_shard(rule: Rule, loop: LoopFacts, kept: Sequence[str]) -> Finding:
     """The note on what stays a rank's own."""
+    return rule.finding(loop.source, loop.node, keeps_one_shard(kept), note=True)
+
+
+def keeps_one_shard(kept: Sequence[str]) -> str:
+    """What is said of the names that keep a rank's own numbers."""
     names = " and ".join(f"`{name}`" for name in kept)
-    return rule.finding(
-        loop.source,
-        loop.node,
+    return (
         f"{names} {'keep' if len(kept) > 1 else 'keeps'} numbers of each rank's own training batches: what rank 0 "
-        "prints of them is an estimate from its shard (dist.all_gather_object collects those of all ranks)",
-        note=True,
+        "prints of them is an estimate from its shard (dist.all_gather_object collects those of all ranks)"
     )
 
 

@@ -1,8 +1,9 @@
-"""A loop that reads the training loader for its numbers in, a loader of its own for it out: each sample once."""
+"""What reads the training loader for its numbers in, a loader of its own for it out: each sample once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 
@@ -10,33 +11,53 @@ from ddpify.edits import AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.dependencies import bindings
+from ddpify.facts.frames import Frame
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.facts.summaries import loader_argument
-from ddpify.facts.values import Loader
+from ddpify.facts.values import Loader, Obj
 from ddpify.source import Source, walk
 
 #: what the loader of an evaluation does not have: it reads in order, each sample once
 _LEFT_OUT = frozenset({"shuffle", "generator"})
 
 
-def second_loader(facts: Facts, loop: LoopFacts, shared: bool, made: dict[tuple[int, bool], str]) -> list[Edit]:
-    """`eval_loader = DataLoader(loader.dataset, ...)` behind the training loader, and its name where the loop reads it.
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A loop or a comprehension over a loader: `over` is what it runs through, as it is written there."""
 
-    Of a loop whose sums are added up (`shared`) each rank reads its part, else all of it; none where the training
-    loader has no name there. `made` keeps the names, by loader and form: two loops may read one.
-    """
-    known = loader_facts(facts, loop.loader) if isinstance(loop.loader, Loader) else None
-    target = _target(known) if known is not None else None
+    loader: Obj
+    over: cst.BaseExpression
+    frame: Frame
+
+    @property
+    def source(self) -> Source:
+        return self.frame.source
+
+
+def readings(facts: Facts, loop: LoopFacts) -> list[Reading]:
+    """A loop over a loader, once for each function context."""
     same = [lp for lp in facts.cached("loops", loop_facts) if lp.node is loop.node and lp.loader is loop.loader]
-    uses = list({id(n): (s, n) for lp in same for s, n in _uses(facts, lp)}.values())
+    return [Reading(lp.loader, lp.node.iter, lp.frame) for lp in same]
+
+
+def second_loader(facts: Facts, read: Sequence[Reading], shared: bool, made: dict[tuple[int, bool], str]) -> list[Edit]:
+    """`eval_loader = DataLoader(loader.dataset, ...)` behind the training loader, and its name where it is read.
+
+    Of what is added up (`shared`) each rank reads its part, else all of it; none where the training loader has no name
+    there. `made` keeps the names, by loader and form: two loops may read one.
+    """
+    loader = read[0].loader if read else None
+    known = loader_facts(facts, loader) if isinstance(loader, Loader) else None
+    target = _target(known) if known is not None else None
+    uses = list({id(n): (s, n) for r in read for s, n in _uses(facts, r)}.values())
     if known is None or target is None or not uses or not facts.editable(known.source):
         return []
     name = known.source.code(target)
     if not all(s is known.source and s.code(n) == name and _sees(s, n, target) for s, n in uses):
         return []
-    key = (id(loop.loader), shared)
+    key = (id(loader), shared)
     edits: list[Edit] = []
     if key not in made:
         names = facts.names_of(known.source)
@@ -76,18 +97,18 @@ def _target(known: LoaderFacts) -> cst.Name | cst.Attribute | None:
     return target
 
 
-def _uses(facts: Facts, loop: LoopFacts) -> Iterator[tuple[Source, cst.CSTNode]]:
+def _uses(facts: Facts, read: Reading) -> Iterator[tuple[Source, cst.CSTNode]]:
     """The expressions that give the training loader to the loop: in its header, or at the calls of its function."""
-    for node in walk(loop.node.iter):
+    for node in walk(read.over):
         held = facts.flow.values.get(node, ()) if isinstance(node, (cst.Name, cst.Attribute)) else ()
-        if loop.loader not in held:
+        if read.loader not in held:
             continue
-        if not isinstance(node, cst.Name) or node.value not in loop.frame.arguments:
-            yield loop.source, node
+        if not isinstance(node, cst.Name) or node.value not in read.frame.arguments:
+            yield read.source, node
             return
-        for entry in loop.frame.entries:
-            given = argument_of(entry.call, loop.frame, node.value)
-            if given is not None and loop.loader in facts.flow.values.get(given, ()):
+        for entry in read.frame.entries:
+            given = argument_of(entry.call, read.frame, node.value)
+            if given is not None and read.loader in facts.flow.values.get(given, ()):
                 yield entry.frame.source, given
         return
 

@@ -21,10 +21,11 @@ from ddpify.facts.trails import shown, way_back
 from ddpify.facts.unreduced import adds_up
 from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._comprehensions import comprehensions
 from ddpify.rules._denominators import denominators, is_count, means_of_draws
 from ddpify.rules._kept import evaluated_numbers, kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
-from ddpify.rules._second_loader import second_loader
+from ddpify.rules._second_loader import readings, second_loader
 from ddpify.rules._shared import behind_wrapper, mean_helpers
 from ddpify.source import walk
 
@@ -180,6 +181,7 @@ class MetricNotReduced(Rule):
                 yield from evaluated_numbers(self, facts, loop, modes.get(id(loop.loader), ""), done)
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
+        yield from comprehensions(self, facts, made)
 
     def adds_up(self, facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:
         """The training loader read for its numbers: a sum over samples, in a loop that reads no loader in full."""
@@ -192,7 +194,7 @@ class MetricNotReduced(Rule):
         self, facts: Facts, loop: LoopFacts, adds_up: bool, made: dict[tuple[int, bool], str]
     ) -> Iterator[Finding]:
         """`accuracy(net, train_loader)`: its sampler deals out a shard, padded with samples that come twice."""
-        edits = second_loader(facts, loop, adds_up, made)
+        edits = second_loader(facts, readings(facts, loop), adds_up, made)
         what = f"the loop over `{shown(loop.source, loop.node.iter)}` reads the training loader for its numbers"
         if edits:
             yield self.finding(
