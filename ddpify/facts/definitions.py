@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.calls import assigned_names
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.values import Class, Data, Dict, Func, Instance, Module, Thing
+from ddpify.facts.values import Class, Data, Dict, Func, Instance, Module, Thing, Value
 from ddpify.source import children, dotted, walk
 
 
@@ -87,17 +87,25 @@ class Definitions:
     def attribute_events(self, node: cst.Attribute, frame: Frame | None = None) -> list[Event]:
         """What was stored under an attribute: `self.rank`, `args.path`, an attribute of a class."""
         found: list[Event] = []
-        values = self.flow.values.get(node.value)
-        if values is None and frame is not None and isinstance(node.value, cst.Name):
-            holder = frame.scope.holder(node.value.value)  # in code that the flow did not come to
-            values = holder.names.get(node.value.value, ()) if holder is not None else ()
-        for obj in values or ():
+        for obj in self.owners(node, frame):
             if isinstance(obj, (Instance, Module, Thing)):
                 found.extend(self.sets.get((id(obj), node.attr.value), []))
             cls = obj if isinstance(obj, Class) else obj.cls if isinstance(obj, (Instance, Module)) else None
             for c in cls.lineage() if cls is not None else ():
                 found.extend(self.binds.get((id(c.members), node.attr.value), []))
         return found
+
+    def owners(self, node: cst.Attribute, frame: Frame | None = None) -> Value:
+        """The objects whose attribute it is: of `self.sum`, in a method, the one that the frame's call was made on."""
+        values = self.flow.values.get(node.value)
+        if frame is None or not isinstance(node.value, cst.Name):
+            return values or ()
+        if values is None:
+            holder = frame.scope.holder(node.value.value)  # in code that the flow did not come to
+            values = holder.names.get(node.value.value, ()) if holder is not None else ()
+        me = frame.func.node.params.params[:1] if frame.func is not None and frame.func.bound in values else ()
+        mine = any(p.name.value == node.value.value for p in me) and node.value.value not in frame.assigned
+        return (frame.func.bound,) if mine and frame.func is not None and frame.func.bound is not None else values
 
     def bound_by(self, event: Event) -> Iterator[Definition]:
         """The expression on the right of what binds a name."""

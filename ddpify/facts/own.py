@@ -55,13 +55,13 @@ class Own:
                 self.put.setdefault((id(e.frame), e.frame.source.code(slot or holder)), []).extend(given)
                 if slot is not None:
                     self.slots.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given)
-                for key in self._fields(holder):
+                for key in self._fields(holder, e.frame):
                     self.fields.setdefault(key, []).extend(given)
         for e in events:
             if isinstance(e.node, cst.Call) and self.agrees(e.node):
                 self.met.setdefault(id(e.frame), set()).update(_handed(e.node))
 
-    def _fields(self, node: cst.CSTNode) -> list[tuple[int, str]]:
+    def _fields(self, node: cst.CSTNode, frame: Frame) -> list[tuple[int, str]]:
         """`self.total`, by the objects that it is an attribute of; also where one of its items is meant.
 
         Of a table (`self.data.total[key]`) nothing is known: what a column holds, it may hold anywhere.
@@ -75,8 +75,7 @@ class Own:
             node = node.value
         if not isinstance(node, cst.Attribute):
             return []
-        held = values.get(node.value, ())
-        return [(id(o), node.attr.value) for o in held if isinstance(o, Instance)]
+        return [(id(o), node.attr.value) for o in self.definitions.owners(node, frame) if isinstance(o, Instance)]
 
     def agrees(self, call: cst.Call) -> bool:
         """Whether a call brings numbers of the ranks together, by itself or in what it runs."""
@@ -131,7 +130,7 @@ class Own:
         found = _reaching(found, node, frame)
         key = (id(frame), code)
         given = [*self.put.get(key, []), *self.slots.get(key, [])]
-        given += [g for field in self._fields(node) for g in self.fields.get(field, [])]
+        given += [g for field in self._fields(node, frame) for g in self.fields.get(field, [])]
         if any(self.defined(d, depth) for d in found) or any(self.is_own(g, f, depth - 1) for g, f in given):
             return True
         if isinstance(node, cst.Attribute) and not found:

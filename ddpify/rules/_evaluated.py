@@ -18,6 +18,7 @@ from ddpify.facts.unloaded import of_unloaded
 from ddpify.facts.values import Const, Data, Ext, FromBatch, Loader, Value
 from ddpify.source import Source, walk
 
+_SHOWN = (cst.List, cst.Dict, cst.Tuple)
 _MAKES_EMPTY = re.compile(r"builtins\.(list|dict)|collections\.\w+")
 
 
@@ -97,7 +98,7 @@ class Origins:
         if found:
             return found
         calls = [n for n in walk(node) if isinstance(n, cst.Call) and self.depends(self.facts.flow.values.get(n, ()))]
-        inner = {n for c in calls for a in c.args for n in walk(a.value)}
+        inner = {n for c in calls for part in (c.func, *(a.value for a in c.args)) for n in walk(part)}
         own = [c for c in calls if self.known.callees(c, frame)] or [c for c in calls if c not in inner]
         return [Spot(c, frame.source, "", is_number(self.facts.flow.values.get(c, ()))) for c in own]
 
@@ -167,8 +168,9 @@ class Origins:
         """`[]`, `{"loss": None}`, `dict()`, `defaultdict(list)`: what the evaluation gives comes in later."""
         callee = self.facts.flow.values.get(value.func, ()) if isinstance(value, cst.Call) else ()
         made = any(isinstance(o, Ext) and _MAKES_EMPTY.fullmatch(o.name) for o in callee)
-        shown = isinstance(value, (cst.List, cst.Dict, cst.Tuple))
-        parts = (n for n in walk(value) if n is not value)
+        shown = isinstance(value, _SHOWN)
+        # `losses, best = [], None`: what is in a list later is no part of it here
+        parts = (n for n in walk(value) if n is not value and not (isinstance(n, _SHOWN) and not n.elements))
         return (made or shown) and not any(self.depends(self.facts.flow.values.get(n, ())) for n in parts)
 
     def kept(self, bind: Event, depth: int) -> list[Spot]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cases import convert_bytes
 from tests.rules.edited import edited
 
 SCRIPT = """\
@@ -223,3 +224,53 @@ Trainer(nn.Linear(4, 1), DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8
 )
 def test_patience_that_counts_a_rank_s_own_numbers_ends_by_rank_0s(made: str, put: str, given: str) -> None:
     assert edited(PATIENT.format(made=made, put=put, given=given), CODE).has("if broadcast_value(without > 3):")
+
+
+METER = b"""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Meter:
+    def __init__(self):
+        self.avg = self.sum = self.count = 0
+    def update(self, val, n=1):
+        self.sum += val * n
+        self.count += n
+        self.avg = self.sum / self.count
+
+def right(model, loader):
+    top, shown = Meter(), {}
+    model.eval()
+    with torch.no_grad():
+        for x, y in loader:
+            out = model(x)
+            top.update((out.argmax(1) == y).float().mean().item(), x.size(0))
+            print(out.sum().item())
+    return top.avg
+
+data = TensorDataset(torch.ones(9, 4), torch.zeros(9, dtype=torch.long))
+loader, held = DataLoader(data, batch_size=2), DataLoader(data, batch_size=4)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+best = 0
+for epoch in range(2):
+    losses = Meter()
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        losses.update(loss.item(), len(x))
+        loss.backward()
+        optimizer.step()
+    now = right(model, held)
+    if now > best:
+        torch.save(model.state_dict(), "best.pt")
+    best = max(now, best)
+    print(losses.avg)
+"""
+
+
+def test_a_meter_of_an_evaluation_in_full_is_no_shards_where_the_trainings_is_of_its_class() -> None:
+    """`self.sum` is what was added to this object: the other one's losses had a say, and the user was asked."""
+    done = convert_bytes(METER)
+    assert "losses.all_reduce()" in done.text
+    assert [f.message for f in done.plan.left] == []

@@ -54,6 +54,11 @@ stopper = Stopper()
             "history = []\nhistory.append(worst(model))\nif history[-1] > 3:\n    break",
             "history = []\nhistory.append(broadcast_value(worst(model)))",
         ),
+        (  # a list that begins in a tuple, and a number that is computed by one call on another
+            "history, count = [], 0\nhistory.append(torch.tensor([worst(model)]).mean().item())\n"
+            "if history[-1] > 3:\n    break",
+            "history, count = [], 0\nhistory.append(torch.tensor([broadcast_value(worst(model))]).mean().item())",
+        ),
         (
             "log = {'loss': worst(model)}\nif log['loss'] > 3:\n    break",
             "log = {'loss': worst(model)}\nlog = broadcast_value(log)",
@@ -306,3 +311,36 @@ def test_what_only_leads_to_output_is_not_sent(call: str, sent: bool) -> None:
     look = "with torch.no_grad():\n    found = model(next(iter(held_out))[0])\n" + call
     result = edited(script(before=WORST + SHOW, inside=look), "DDP503")
     assert ("broadcast_value(" in result.text) == sent
+
+
+INLINE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = TensorDataset(torch.ones(8, 4))
+loader, held = DataLoader(data, batch_size=2), DataLoader(data, batch_size=4)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+history, best = [], None
+for epoch in range(3):
+    for (x,) in loader:
+        model(x).mean().backward()
+        optimizer.step()
+    found = []
+    with torch.no_grad():
+        for (x,) in held:
+            worst = model(x).max()
+            found.append(worst.item())
+    print(worst)
+    history.append(torch.tensor(found).mean().item())
+    if history[-1] > 3:
+        break
+"""
+
+
+def test_one_broadcast_is_around_the_whole_of_a_chain_of_calls() -> None:
+    """It stood around each call of it, or behind `history, best = [], None`, where the list was still empty."""
+    result = edited(INLINE, "DDP304", "DDP503")
+    assert result.has("    history.append(broadcast_value(torch.tensor(found).mean().item()))")
+    assert result.text.count("broadcast_value(") == 1
