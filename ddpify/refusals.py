@@ -31,6 +31,7 @@ _FRAMEWORKS = {
     "mmcv": "MMCV does it: its dist_train.sh (launcher='pytorch')",
     "detectron2": "Detectron2 does it: detectron2.engine.launch(main, num_gpus_per_machine=N)",
     "horovod": "the script uses Horovod, which is distributed training already",
+    "mpi4py": "its ranks are those of MPI (mpirun), which is distributed training already",
     "ray": "Ray Train does it: TorchTrainer with ScalingConfig(num_workers=N, use_gpu=True)",
     "skorch": "skorch drives the loop; its nets take Accelerate (AccelerateMixin)",
     "poutyne": "Poutyne drives the loop; it takes Accelerate or DataParallel",
@@ -42,6 +43,12 @@ _OTHER = {
     "paddle": "a Paddle script (paddle.distributed does it there)",
     "mxnet": "an MXNet script",
 }
+#: what drives the training where another file of the project imports the framework
+_DRIVES = re.compile(
+    r"ignite\.engine\.\w+(\.\w+)*|(pytorch_lightning|lightning(\.pytorch)?)\.Trainer|accelerate\.Accelerator"
+    r"|horovod\.(\w+\.)*init|deepspeed\.initialize|catalyst\.(\w+\.)*\w*Runner|mpi4py\.MPI\.(\w+\.)*allreduce"
+)
+_ENGINES = re.compile(r"torchnet\.(\w+\.)*\w*Engine")
 _APPLIES = ("torch.load", "torch.no_grad")
 _SHARDS = ("torch.distributed.fsdp", "torch.distributed._", "torch_xla", "fairscale", "oneflow")
 _TRAINERS = re.compile(
@@ -77,6 +84,14 @@ def check_convertible(facts: Facts) -> None:
     for module, how in _FRAMEWORKS.items():
         if module in roots:
             raise _refused(source, roots[module], f"{module} drives this training ({{}}); {how}")
+    for name, events in facts.identifiers.items():
+        if _DRIVES.fullmatch(name):
+            module = name.split(".")[0]
+            raise _refused(
+                events[0].frame.source,
+                events[0].node,
+                f"{module} drives this training ({{}}); {_FRAMEWORKS[module]}",
+            )
     for name, events in facts.identifiers.items():
         if _TRAINERS.match(name):
             raise _refused(
@@ -179,6 +194,14 @@ def no_loop(facts: Facts) -> Refused:
                         "no training loop was found: {} stands here, but nothing that the script runs gets to it; give "
                         "the script that trains",
                     )
+    engine = next((events[0] for name, events in facts.identifiers.items() if _ENGINES.fullmatch(name)), None)
+    if engine is not None:
+        return _refused(
+            engine.frame.source,
+            engine.node,
+            "no training loop was found: {}, of a library, runs it, and ddpify edits what stands in the project; write "
+            "the loop out",
+        )
     event = next((facts.identifiers[n][0] for n in _APPLIES if n in facts.identifiers), None)
     kind = "it only loads and applies a model (inference, {})" if event is not None else "nothing trains in it ({})"
     source = event.frame.source if event is not None else facts.source

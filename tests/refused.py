@@ -57,6 +57,26 @@ SEEN = {
             net = DistributedDataParallel(net)
         """),
     "Fabric(strategy": "import lightning as L\n",
+    "mpi4py drives this training (`from mpi4py import MPI`": text("""
+        from mpi4py import MPI
+        HEAD
+        comm = MPI.COMM_WORLD
+        TAIL
+        """),
+    "accelerate drives this training (`tools.Accelerator()`": text("""
+        import importlib
+        HEAD
+        tools = importlib.import_module("accelerate")
+        accelerator = tools.Accelerator()
+        TAIL
+        """),
+    "no training loop was found: `Engine()`, of a library, runs it": text("""
+        from torchnet.engine import Engine
+        HEAD
+        STEP
+        engine = Engine()
+        engine.train(lambda batch: (net(batch[0]).mean(), None), DataLoader(points), 2, optimizer)
+        """),
     "Trainer runs the loop (`Trainer(": "import torch\nfrom transformers import Trainer\nTrainer(None).train()\n",
     "a TensorFlow script (tf": "import tensorflow as tf\n",
     "no PyTorch in it, which begins with `print(1)`": "print(1)\n",

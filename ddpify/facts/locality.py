@@ -12,6 +12,7 @@ from ddpify.facts.frames import Event, Frame, Loop
 from ddpify.facts.kept import together
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import loaders_in
+from ddpify.facts.selected import Selected
 from ddpify.facts.signals import comes_by_signal
 from ddpify.facts.unloaded import of_unloaded
 from ddpify.facts.values import FromBatch, FromForward, FromWorld, Loader
@@ -42,6 +43,13 @@ class Locality:
             holder = holder_of(e)
             if holder is not None:
                 self.put.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given_to(e))
+
+        self.selected = Selected(facts.flow, self.values_of)
+
+    def values_of(self, frame: Frame, name: str) -> list[cst.CSTNode]:
+        """What a name of a frame is given."""
+        values = (getattr(e.stmt, "value", None) for e in self.binds.get((id(frame), name), ()))
+        return [v for v in values if isinstance(v, cst.CSTNode)]
 
     def batch_loops(self, loops: tuple[Loop, ...]) -> list[Loop]:
         """The loops over training loaders among some."""
@@ -79,7 +87,10 @@ class Locality:
                 return True  # self.loss = criterion(...)
         if isinstance(node, cst.Call):
             if any(getattr(o, "name", "") == "builtins.len" for o in self.facts.flow.values.get(node.func, ())):
-                return False  # as many on every rank
+                # as many on every rank, but for `len(np.where(mask)[0])`
+                return any(
+                    self.selected.holds(a.value, frame) and self.is_local(a.value, frame, depth) for a in node.args
+                )
             inner = [e.callee for e in frame.events if e.kind == "call" and e.node is node and e.callee is not None]
             for callee in inner:
                 for e in callee.events:

@@ -92,6 +92,11 @@ class Origins:
             for o in origins(value)
         )
 
+    def is_mixed(self, value: Value) -> bool:
+        """Whether a value comes of an evaluation in one phase, and of the training (of a shard) in another."""
+        read = [o.loader for o in origins(value) if isinstance(o, FromBatch) and isinstance(o.loader, Loader)]
+        return any(id(o) in self.replicated for o in read) and any(o in locality(self.facts).training for o in read)
+
     def within(self, node: cst.CSTNode, frame: Frame, depth: int = 8) -> list[Spot]:
         """The spots for all that an expression goes by; around its calls where no variable holds what they give."""
         found = [s for part in parts(node) for s in self.of(part, frame, depth)]

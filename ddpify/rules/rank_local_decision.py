@@ -14,7 +14,7 @@ from ddpify.facts.handmade import made_alike
 from ddpify.facts.main_only import main_only
 from ddpify.facts.own import own_soon
 from ddpify.facts.unloaded import asked, asks_what_it_is, decides_training
-from ddpify.facts.values import Scheduler
+from ddpify.facts.values import Scheduler, Value
 from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._evaluated import Origins, Spot, agreed
@@ -144,8 +144,10 @@ class RankLocalDecision(Rule):
                 continue  # what rank 0 alone prints or writes in the end
             if origin.is_alone(Spot(node, frame.source, "", False), guards(facts).done):
                 continue
-            spots = [s for d in deciding for s in origin.within(d, frame)]
+            spots = [s for d in deciding for s in origin.within(d, frame) if not self.is_own_in_training(origin, s)]
             unknown = not spots and reaches(facts, frame.source, node) and origin.unknown(deciding, frame)
+            if unknown and not exchanges(facts, node) and any(origin.is_mixed(v) for v in read_by(facts, deciding)):
+                continue  # a curve over the shard of each rank, in the training: the ranks may take different ways
             if (unknown or not all(facts.editable(s.source) for s in spots)) and (id(node), "") not in done:
                 done.add((id(node), ""))
                 yield self.whole(facts, origin, frame, node, deciding[0])
@@ -159,6 +161,11 @@ class RankLocalDecision(Rule):
                     yield self.open(frame, deciding[0]) if apart else self.broadcast(facts, spot)
 
         yield from self.of_rank_zero(facts, origin)
+
+    def is_own_in_training(self, origin: Origins, spot: Spot) -> bool:
+        """Answers of a phase, in a list: those of the training are this rank's own, and stay with their labels."""
+        value = getattr(spot.node, "value", spot.node) if spot.name else spot.node
+        return not spot.number and origin.is_mixed(origin.facts.flow.values.get(value, ()))
 
     def of_rank_zero(self, facts: Facts, origin: Origins) -> Iterator[Finding]:
         """`stats = evaluate(model, loader)` of a helper that gives the other ranks None."""
@@ -250,6 +257,24 @@ def matters(facts: Facts, source: Source, stmt: cst.If | cst.While, within: bool
     return any(
         bool(known.inside(b)) or bool(names_bound(b)) or changes_places(b) or leaves(source, b) for b in branches
     )
+
+
+def exchanges(facts: Facts, node: cst.CSTNode) -> bool:
+    """Whether a branch has a step, a collective, or something that rank 0 writes."""
+    known = work(facts.flow)
+    return any(known.exchanges(b) or known.inside(b) for b in branches(node))
+
+
+def branches(node: cst.CSTNode) -> list[cst.CSTNode]:
+    found = [getattr(node, "body", None), getattr(node, "orelse", None)]
+    return [b for b in found if b is not None] or [node]
+
+
+def read_by(facts: Facts, nodes: list[cst.CSTNode]) -> Iterator[Value]:
+    """The values of what some expressions read."""
+    for node in nodes:
+        for n in walk(node):
+            yield facts.flow.values.get(n, ())
 
 
 def reaches(facts: Facts, source: Source, node: cst.CSTNode) -> bool:

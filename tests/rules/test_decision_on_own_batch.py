@@ -56,6 +56,23 @@ def test_all_ranks_go_the_way_of_any(before: str, after: str) -> None:
     assert "any_process" in result.needs
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "hard = torch.nonzero(x > 0)\nif len(hard) == 0:\n    continue",
+        "hard = np.where((x > 0).numpy())\nif len(hard[0]) == 0:\n    continue",
+        "keep = x > 0\nhard = x[keep]\nif len(hard) < 2:\n    continue",
+        "hard = [row for row in x if row.sum() > 0]\nif not len(hard):\n    continue",
+        "if len(x.unique()) == 1:\n    break",
+    ],
+)
+def test_how_many_are_picked_by_their_values_is_each_rank_s_own(code: str) -> None:
+    """Hard triplets, boxes that are left: the others waited for the gradients of the rank that found none."""
+    result = edited("import numpy as np\n" + inside(code), CODE)
+    (test,) = [line.strip() for line in code.split("\n") if line.startswith("if ")]
+    assert result.has(f"if any_process({test[3:-1]}):")
+
+
 def test_a_test_that_not_all_ranks_come_to_is_left() -> None:
     result = edited(inside("if loss.item() > 9:\n    print(loss)\n    if x.max() > 3:\n        continue"), CODE)
     (message,) = result.left

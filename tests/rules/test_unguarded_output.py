@@ -515,6 +515,22 @@ def test_what_fire_runs_and_the_script_too() -> None:
     assert "return loss.item()\n" in edited(text, CODE).text
 
 
+def test_a_writer_behind_an_option_that_one_branch_switches_off() -> None:
+    """`args.log = False` where a library is missing: the uses of the writer were taken for dead, and met None."""
+    before = """
+    args = argparse.ArgumentParser().parse_args()
+    if not available:
+        args.log = False
+    config = {"log": args.log}
+    writer = SummaryWriter() if config["log"] else None
+    """
+    found = "try:\n    from tensorboardX import SummaryWriter\n    available = True\n"
+    found += "except ImportError:\n    available = False"
+    use = 'if config["log"]:\n    writer.add_scalar("loss", loss.item(), epoch)'
+    result = edited(script(imports=f"import argparse\n{found}", before=before, inside=use), CODE)
+    assert result.has('if is_main_process():\n    writer.add_scalar("loss", loss.item(), epoch)')
+
+
 def test_what_fire_could_run_and_the_training_needs() -> None:
     """`fire.Fire()` offers all functions of the module: a loss that is None on the other ranks ended the job there."""
     text = FIRE.format(call="def join(rows):\n    return torch.stack([x for (x,) in rows]), 1\n\nfire.Fire()")
