@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _IMPORTS = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(?:\([ \t]*)?(\w+)|import[ \t]+([\w.]+))", re.MULTILINE
 )
+_NAMES_A_PATH = frozenset({"join", "joinpath", "abspath", "realpath", "insert", "append"})
 _RELATIVE = re.compile(r"\bfrom[\s\\]*\.")
 
 
@@ -63,6 +66,37 @@ def search_path(script: Path, text: str) -> tuple[Path, ...]:
         return tuple(_folders_above(folder))
     found = _above_imports(folder, text, Path.is_file)
     return (found[0],) if found is not None and package_of(script, text) is None else ()
+    A module beside it may do so (`import _init_paths`); the folders that it names come first.
+    """
+    folder = script.absolute().parent
+    texts = [text, *_beside(folder, text)] if "sys.path" not in text else [text]
+    if not any("sys.path" in t for t in texts):
+        return ()
+    named = [path for t in texts if "sys.path" in t for path in _named_folders(folder, t)]
+    return tuple(dict.fromkeys([*named, *_folders_above(folder)]))
+
+
+def _beside(folder: Path, text: str) -> Iterator[str]:
+    """The texts of the modules beside a script that it imports whole: `import _init_paths`."""
+    for _, _, plain in _IMPORTS.findall(text):
+        path = folder / f"{plain}.py"
+        if plain.isidentifier() and plain not in sys.stdlib_module_names and path.is_file():
+            with contextlib.suppress(OSError):
+                yield path.read_text(encoding="utf-8", errors="replace")
+
+
+def _named_folders(folder: Path, text: str) -> Iterator[Path]:
+    """`os.path.join(here, "..", "lib")`, `sys.path.insert(0, "../lib")`, where there is such a folder."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            path = Path(os.path.normpath(folder.joinpath(*given))) if given else folder
+            if node.func.attr in _NAMES_A_PATH and path != folder and path.is_dir():
+                yield path
 
 
 def _from_above(folder: Path, text: str, is_file: Callable[[Path], bool]) -> Package | None:

@@ -211,6 +211,20 @@ def test_a_script_in_a_folder_that_is_no_package() -> None:
 PACKAGE = ABSOLUTE.replace("app.data.points", "app.data")
 
 
+@pytest.mark.parametrize("where", ["os.path.join(here, '..', 'lib')", "os.path.abspath('../lib')", "'../lib'"])
+def test_a_module_beside_the_script_that_sets_the_search_path(project: Path, where: str) -> None:
+    """`import _init_paths`: what lies in `lib` was not found, and the script was said to train nothing."""
+    (project / "app").rename(project / "lib")
+    (project / "lib" / "__init__.py").unlink()
+    (project / "lib" / "engine" / "loop.py").write_text(LOOP.replace("..tools", "tools"))
+    (project / "tools").mkdir()
+    paths = f"import os\nimport sys\nhere = os.path.dirname(__file__)\nsys.path.insert(0, {where})\n"
+    (project / "tools" / "_init_paths.py").write_text(paths)
+    convert("tools/train.py", "import _init_paths\n" + ABSOLUTE.replace("app.", ""))
+    assert "DistributedSampler(data)" in (project / "lib" / "data" / "points_ddp.py").read_text()
+    assert "from engine.loop_ddp import epoch_of" in (project / "tools" / "train_ddp.py").read_text()
+
+
 def test_a_package_beside_the_script_whose_init_changes() -> None:
     """`app/data/__init__.py` makes the loader, and the script is in `tools/`."""
     Path("tools").mkdir()
