@@ -44,6 +44,8 @@ class Locality:
             if holder is not None:
                 self.put.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given_to(e))
 
+        #: names that are made of each other are looked at once
+        self.seen: dict[tuple[int, int, int], tuple[cst.CSTNode, bool]] = {}
         self.selected = Selected(facts.flow, self.values_of)
 
     def values_of(self, frame: Frame, name: str) -> list[cst.CSTNode]:
@@ -61,6 +63,12 @@ class Locality:
         """Whether an expression is computed from a batch of this rank, from the clock or from chance."""
         if depth == 0:
             return False
+        key = (id(node), id(frame), depth)
+        if key not in self.seen:
+            self.seen[key] = (node, self.looks_local(node, frame, depth))
+        return self.seen[key][1]
+
+    def looks_local(self, node: cst.CSTNode, frame: Frame, depth: int) -> bool:
         if isinstance(node, (cst.Name, cst.Attribute)):
             code = frame.source.code(node)
             if (id(frame), code) in self.together:

@@ -11,6 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.frames import Frame
 from ddpify.facts.handmade import made_alike
+from ddpify.facts.locality import locality
 from ddpify.facts.main_only import main_only
 from ddpify.facts.own import own_soon
 from ddpify.facts.unloaded import asked, asks_what_it_is, decides_training
@@ -165,7 +166,10 @@ class RankLocalDecision(Rule):
     def is_own_in_training(self, origin: Origins, spot: Spot) -> bool:
         """Answers of a phase, in a list: those of the training are this rank's own, and stay with their labels."""
         value = getattr(spot.node, "value", spot.node) if spot.name else spot.node
-        return not spot.number and origin.is_mixed(origin.facts.flow.values.get(value, ()))
+        if spot.number or not origin.is_mixed(origin.facts.flow.values.get(value, ())):
+            return False
+        known = locality(origin.facts)
+        return any(known.is_local(value, frame) for frame, node in origin.ways(spot) if node is spot.node)
 
     def of_rank_zero(self, facts: Facts, origin: Origins) -> Iterator[Finding]:
         """`stats = evaluate(model, loader)` of a helper that gives the other ranks None."""

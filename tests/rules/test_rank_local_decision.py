@@ -370,11 +370,15 @@ for epoch in range(3):
                 found = model(x).squeeze(1)
                 loss = (found - y).square().mean()
                 if phase == "train":
+                    if len(np.where(found.detach().numpy() > 0)[0]) == 0:
+                        continue
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
             answers.append(found.detach().numpy())
-            targets.append(y.numpy())
+            targets.append(np.ones(found.size(0)))
+            answers.append(-found.detach().numpy())
+            targets.append(np.zeros(found.size(0)))
         targets = np.array([t for part in targets for t in part])
         answers = np.array([a for part in answers for a in part])
         print(phase, score(answers, targets))
