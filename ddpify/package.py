@@ -59,21 +59,16 @@ def package_of(script: Path, text: str, is_file: Callable[[Path], bool] = Path.i
 def search_path(script: Path, text: str) -> tuple[Path, ...]:
     """The folders above a script that puts some of its own on `sys.path`: it may mean any of them.
 
-    Also the one that a script in a folder which is no package (`train/psp-net`) is run with as its PYTHONPATH.
+    A module beside it may do so (`import _init_paths`); the folders that it names come first. Also the one that a
+    script in a folder which is no package (`train/psp-net`) is run with as its PYTHONPATH.
     """
     folder = script.absolute().parent
-    if "sys.path" in text:
-        return tuple(_folders_above(folder))
+    texts = [t for t in (text, *_beside(folder, text)) if "sys.path" in t]
+    if texts:
+        named = [path for t in texts for path in _named_folders(folder, t)]
+        return tuple(dict.fromkeys([*named, *_folders_above(folder)]))
     found = _above_imports(folder, text, Path.is_file)
     return (found[0],) if found is not None and package_of(script, text) is None else ()
-    A module beside it may do so (`import _init_paths`); the folders that it names come first.
-    """
-    folder = script.absolute().parent
-    texts = [text, *_beside(folder, text)] if "sys.path" not in text else [text]
-    if not any("sys.path" in t for t in texts):
-        return ()
-    named = [path for t in texts if "sys.path" in t for path in _named_folders(folder, t)]
-    return tuple(dict.fromkeys([*named, *_folders_above(folder)]))
 
 
 def _beside(folder: Path, text: str) -> Iterator[str]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from ddpify.facts.contents import join
 from ddpify.facts.state import State
 from ddpify.facts.values import UNKNOWN, Instance, Loader, Module, Optimizer, Thing, Value
-from ddpify.facts.values import Data, Instance, Loader, Module, Optimizer, Thing, Value
 
 Holder = Instance | Loader | Module | Thing | Optimizer
 #: (object, name) -> the object, and what it held under the name before; None where it had no such attribute
@@ -46,7 +45,7 @@ class Fields(State):
     def rejoin(self, written: Written) -> None:
         """Each attribute holds what it held before, too."""
         for (_, name), (obj, before) in written.items():
-            obj.fields[name] = join(_held(obj, before), obj.fields.get(name, ()))
+            obj.fields[name] = join(before or (), obj.fields.get(name, ()))
 
     def one_or_other(self, one: Callable[[], bool], other: Callable[[], bool]) -> tuple[bool, bool]:
         """Two ways from the same start; behind them, an attribute holds what the one or the other set."""
@@ -66,13 +65,4 @@ class Fields(State):
             none = UNKNOWN if isinstance(obj, Thing) else ()
             one_side = after_one.get(key, before or ()) or none
             obj.fields[key[1]] = join(one_side, obj.fields.get(key[1], none))
-            held = _held(obj, before)
-            obj.fields[key[1]] = join(after_one.get(key, held), obj.fields.get(key[1], held))
         return ended_one, ended_other
-
-
-def _held(obj: Holder, before: Value | None) -> Value:
-    """What an attribute held; `args.log`, of which nothing is known before `if not found: args.log = False`, too."""
-    if before is None and isinstance(obj, Thing) and obj.name == "namespace":
-        return (Data("any", "const"),)
-    return before or ()

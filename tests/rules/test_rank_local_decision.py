@@ -314,10 +314,6 @@ def test_what_only_leads_to_output_is_not_sent(call: str, sent: bool) -> None:
 
 
 INLINE = """
-
-
-PHASES = """
-import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -349,6 +345,12 @@ def test_one_broadcast_is_around_the_whole_of_a_chain_of_calls() -> None:
     assert result.has("    history.append(broadcast_value(torch.tensor(found).mean().item()))")
     assert result.text.count("broadcast_value(") == 1
 
+
+PHASES = """
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 def score(answers, targets):
     same = np.sum(targets)
