@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddpify.linting.ignores import UNUSED, renumbered, silence, unused
 from ddpify.linting.problem import FileResult, Problem
