@@ -140,7 +140,7 @@ class Run:
         from ddpify.linting.importers import importing_among
 
         known = {*self.ignored, *(r.key for r in (*whole.mine, *whole.others))}
-        scripts = importing_among(doubtful, self.given.values(), may_matter)
+        scripts = importing_among(doubtful, map(Path, self.given.values()), may_matter)
         return [p for p in scripts if os.path.realpath(p) not in known][:_CALLERS]
 
     def workers(self) -> Workers:
