@@ -396,6 +396,47 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP510"},
     ),
+    "an accuracy of numpy": (
+        """
+        import numpy as np
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            out = model(x.cuda())
+            F.mse_loss(out, y.cuda()).backward()
+            optimizer.step()
+            table = np.outer(out.detach().cpu().numpy(), y.numpy())
+            share = np.diag(table).sum() / table.sum()
+        """,
+        set(),
+    ),
+    "the state of what has one": (
+        """
+        def keep(**parts):
+            state = {}
+            for key, part in parts.items():
+                if hasattr(part, "state_dict"):
+                    bare = part.module if isinstance(part, DDP) else part
+                    state[key] = bare.state_dict()
+                else:
+                    state[key] = part
+            if rank == 0:
+                torch.save(state, "all.pt")
+        keep(net=model, optimizer=optimizer, epoch=3)
+        """,
+        set(),
+    ),
+    "all parts as they are": (
+        """
+        def keep(**parts):
+            state = {}
+            for key, part in parts.items():
+                state[key] = part
+            if rank == 0:
+                torch.save(state, "all.pt")
+        keep(net=model, optimizer=optimizer, epoch=3)
+        """,
+        {"DDP203"},
+    ),
     # who writes
     "the library is told who writes": (
         """
@@ -459,6 +500,32 @@ CASES: dict[str, tuple[str, set[str]]] = {
         paths = sorted(p for p in paths if p.endswith(".png"))
         """,
         set(),
+    ),
+    "listings in a list that numpy sorts": (
+        """
+        import glob
+        import numpy as np
+        class Known:
+            def __init__(self):
+                self.paths = []
+                for folder in ("a", "b"):
+                    self.paths.extend(glob.glob(folder + "/*"))
+                self.paths = np.sort(self.paths)
+        known = Known()
+        """,
+        set(),
+    ),
+    "listings in a list": (
+        """
+        import glob
+        class Known:
+            def __init__(self):
+                self.paths = []
+                for folder in ("a", "b"):
+                    self.paths.extend(glob.glob(folder + "/*"))
+        known = Known()
+        """,
+        {"DDP307"},
     ),
     "listings of several folders": (
         """

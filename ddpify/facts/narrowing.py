@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants, join
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
-from ddpify.facts.values import Ext, Seq, StateDict, Value, Wrapped
+from ddpify.facts.values import Ext, Module, Optimizer, Scheduler, Seq, StateDict, Value, Wrapped
 from ddpify.source import dotted
 
 
@@ -30,6 +30,9 @@ def narrowed(
         return {}
     name = test.args[0].value.value
     held = frame.scope.names.get(name, ())
+    if _asks_for_state(test, held_by, frame):
+        without = tuple(o for o in held if not isinstance(o, (Module, Wrapped, Optimizer, Scheduler)))
+        return {name: (held, without)} if without and len(without) < len(held) else {}
     wrapped = tuple(o for o in held if isinstance(o, Wrapped))
     if not wrapped or len(wrapped) == len(held) or not _asks(test, held_by, frame):
         return {}
@@ -64,6 +67,12 @@ def _state_of_inner(body: cst.BaseExpression, orelse: cst.BaseExpression) -> boo
         ):
             return method.value == same.value and one.deep_equals(other)
     return False
+
+
+def _asks_for_state(test: cst.Call, held_by: Callable[[cst.CSTNode, Frame], Value], frame: Frame) -> bool:
+    """`hasattr(value, "state_dict")`, which holds of every model and optimizer."""
+    called = {o.name for o in held_by(test.func, frame) if isinstance(o, Ext)}
+    return called == {"builtins.hasattr"} and constants(held_by(test.args[1].value, frame)) == ["state_dict"]
 
 
 def _asks(test: cst.Call, held_by: Callable[[cst.CSTNode, Frame], Value], frame: Frame) -> bool:

@@ -10,7 +10,7 @@ import libcst as cst
 
 from ddpify.facts.contents import constants, data_of, origins
 from ddpify.facts.frames import Event
-from ddpify.facts.values import FromBatch, FromForward, Func, Module, Value
+from ddpify.facts.values import Ext, FromBatch, FromForward, Func, Module, Value
 from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def _is_masked(facts: Facts, source: Source, node: cst.BinaryOperation) -> bool:
     if not isinstance(node.operator, cst.Divide) or _is_of_shape(source, node.right):
         return False
     left, right = (facts.flow.values.get(side, ()) for side in (node.left, node.right))
+    funcs = (n.func for n in (node.left, *walk(node.left)) if isinstance(n, cst.Call))
+    if any(isinstance(o, Ext) and o.name.startswith("numpy.") for f in funcs for o in facts.flow.values.get(f, ())):
+        return False  # a metric: nothing flows back through numpy
     above, below = data_of(left), data_of(right)
     if above is None or below is None or above.agg != "sum" or below.agg not in ("sum", "other"):
         return False

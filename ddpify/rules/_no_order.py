@@ -21,24 +21,15 @@ def method(node: cst.CSTNode) -> str:
 
 
 def sorts(call: cst.Call) -> str:
-    """`names` of `sorted(names)` and of `names.sort()`"""
-    match call:
-        case cst.Call(func=cst.Name(value="sorted"), args=[cst.Arg(value=cst.Name(value=name)), *_]):
-            return name
-        case cst.Call(
-            func=cst.Name(value="sorted"),
-            args=[
-                cst.Arg(
-                    value=cst.GeneratorExp(for_in=cst.CompFor(iter=cst.Name(value=name)))
-                    | cst.ListComp(for_in=cst.CompFor(iter=cst.Name(value=name)))
-                ),
-                *_,
-            ],
-        ):
-            return name
-        case cst.Call(func=cst.Attribute(value=cst.Name(value=name), attr=cst.Name(value="sort"))):
-            return name
-    return ""
+    """`names` of `sorted(names)`, `np.sort(names)`, `sorted(n for n in names)` and `names.sort()`; an attribute, too"""
+    if isinstance(call.func, cst.Attribute) and call.func.attr.value == "sort" and not call.args:
+        return dotted(call.func.value)
+    if dotted(call.func).rpartition(".")[2] not in ("sorted", "sort", "natsorted") or not call.args:
+        return ""
+    given = call.args[0].value
+    if isinstance(given, (cst.GeneratorExp, cst.ListComp)):
+        given = given.for_in.iter
+    return dotted(given)
 
 
 def may_hold_text(facts: Facts, given: cst.BaseExpression) -> bool:

@@ -248,7 +248,10 @@ class ListingOrder(Rule):
         call = source.parents.get(parent) if isinstance(parent, cst.Arg) else None
         if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) and call.func.attr.value == "extend":
             owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
-            return is_said_to_be_one(owner, {dotted(call.func.value)})
+            kept = dotted(call.func.value)
+            calls = (n for n in walk(owner) if isinstance(n, cst.Call))
+            ordered = not facts.converting and kept != "" and any(sorts(n) == kept for n in calls)
+            return ordered or is_said_to_be_one(owner, {kept})
         binding = isinstance(parent, cst.Assign) or (isinstance(parent, cst.AugAssign) and not facts.converting)
         if not (isinstance(parent, (cst.Assign, cst.AugAssign)) and binding) or depth == 0:
             return isinstance(parent, cst.Arg) and top is not node and self.ordered(facts, source, top)
