@@ -509,6 +509,18 @@ VALUES = {
         both += [net]
         train(*both)
         """),
+    "gets to its device only behind the place where it is wrapped": text("""
+        HEAD
+        def train(net, optimizer):
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            net.to(device)
+            for (x,) in DataLoader(points):
+                net(x.to(device)).mean().backward()
+                optimizer.step()
+        STEP
+        for epoch in range(2):
+            train(net, optimizer)
+        """),
     "moves a wrapped model that is trained on": text("HEAD\nTAIL").replace(
         "        net(x).mean()", "        net.double()\n        net(x.double()).mean()"
     ),

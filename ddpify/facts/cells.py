@@ -11,6 +11,7 @@ from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.given import Given, Made, call_number, given_to, owner_of, unpacked
+from ddpify.facts.preparing import comes_again, runs_again
 from ddpify.facts.roles import root
 from ddpify.facts.values import Dict, Instance, Module, Obj, Seq, Thing, Value
 from ddpify.source import Source, walk
@@ -46,7 +47,7 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
             owner = owner_of(flow, frame, name)
             if owner is not frame and name in owner.arguments and name not in owner.assigned:
                 frame, chain = owner, list(next(owner.chains(1), ()))  # a closure over a parameter
-            if name in frame.arguments and (name not in frame.assigned or _same_again(flow, frame, name)):
+            if name in frame.arguments and (name not in frame.assigned or _same_again(flow, frame, name, module)):
                 argument = frame.arguments[name]
                 if argument is None:
                     handed = unpacked(flow, chain, frame, name)
@@ -76,8 +77,12 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
             return Made(frame, node, given, called) if given else f"`{frame.source.code(node)}` is no plain variable"
 
 
-def _same_again(flow: Flow, frame: Frame, name: str) -> bool:
-    """`net = net.train() if training else net.eval()`: a parameter that holds what it was given, whatever binds it."""
+def _same_again(flow: Flow, frame: Frame, name: str, module: Module) -> bool:
+    """`net = net.train() if training else net.eval()`: a parameter that holds what it was given, whatever binds it.
+
+    In a function that runs in each epoch, `net = net.to(device)` does not make it anew, either.
+    """
+    same_methods = {"train", "eval", *(("to", "cuda") if runs_again(flow, frame, module) else ())}
 
     def same(node: cst.CSTNode | None) -> bool:
         match node:
@@ -85,8 +90,8 @@ def _same_again(flow: Flow, frame: Frame, name: str) -> bool:
                 return value == name
             case cst.IfExp(body=body, orelse=orelse):
                 return same(body) and same(orelse)
-            case cst.Call(func=cst.Attribute(value=of, attr=cst.Name(value="train" | "eval"))):
-                return same(of)
+            case cst.Call(func=cst.Attribute(value=of, attr=cst.Name(value=method))):
+                return method in same_methods and same(of)
         return False
 
     binds = [e.stmt for e in flow.log.of("bind") if e.name == name and e.frame.scope is frame.scope]
@@ -111,6 +116,7 @@ def _attribute(flow: Flow, node: cst.Attribute, at: _At) -> Cell | Given | str:
     events = [e for e in flow.log.of("set") if e.obj in holders and e.name == name]
     if holders and events:
         mine = [e for e in events if e.seq < at.event.seq and at.module in _roots(e.value)] or events
+        mine = [e for e in mine if not comes_again(e, mine[0])]
         anew = len(holders) > 1 or any(mine[-1].all_loops()) or _called_elsewhere(flow, at, name)
         given = _handed_on(mine[-1]) if anew else None
         if given is not None:

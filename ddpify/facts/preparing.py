@@ -7,10 +7,14 @@ import libcst as cst
 from ddpify.facts.contents import looked_up_in, modules
 from ddpify.facts.externals import keeps, role_of
 from ddpify.facts.flow import Flow
-from ddpify.facts.frames import Event
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.methods import EXCHANGES, PREPARES
 from ddpify.facts.roles import root, roots
 from ddpify.facts.values import Class, Const, Data, Dict, Method, Module, Obj, Parameters, Seq, Thing, Wrapped
+from ddpify.source import dotted
+
+#: Methods that give the module back.
+_SAME = frozenset({"to", "cuda", "train", "eval"})
 
 
 def prepares(flow: Flow, event: Event, module: Module) -> bool:
@@ -61,3 +65,28 @@ def only_notes(event: Event) -> bool:
     if event.kind in ("set", "store"):
         return all(isinstance(o, (Data, Const)) for o in event.value)
     return event.kind == "method" and isinstance(event.obj, (Seq, Dict))
+
+
+def comes_again(event: Event, first: Event) -> bool:
+    """`net = net.train()` in the loop that trains, `self.net = self.net.to(device)` in each epoch: the same module."""
+    if event.kind not in ("bind", "set"):
+        return False
+    outer = {id(lp.node) for lp in first.loops}
+    if event.frame is first.frame:
+        return any(id(lp.node) not in outer for lp in event.loops)
+    match event.stmt:
+        case cst.Assign(
+            targets=[cst.AssignTarget(target=target)], value=cst.Call(func=cst.Attribute(value=held) as func)
+        ):
+            same = dotted(target) != "" and dotted(target) == dotted(held) and func.attr.value in _SAME
+            outer |= {id(lp.node) for loops in first.all_loops() for lp in loops}
+            return same and any(id(lp.node) not in outer for loops in event.all_loops() for lp in loops)
+    return False
+
+
+def runs_again(flow: Flow, frame: Frame, module: Module) -> bool:
+    """Whether a loop that the model was made before leads to a function: `train_epoch(model)` for each epoch."""
+    made = [e for e in flow.log.of("new") if e.obj is module]
+    own = {id(lp.node) for e in made for loops in e.all_loops() for lp in loops}
+    around = {id(lp.node) for chain in frame.chains() for entry in chain for lp in entry.loops}
+    return bool(made) and not around <= own

@@ -14,7 +14,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.placing import common_block, in_block, in_branches
-from ddpify.facts.preparing import only_notes, prepares
+from ddpify.facts.preparing import comes_again, only_notes, prepares, runs_again
 from ddpify.facts.roles import Roles, root
 from ddpify.facts.routes import Route, find_routes, in_step
 from ddpify.facts.trails import way_back
@@ -176,15 +176,7 @@ class _Search:
         parallel = {id(e.stmt) for e in flow.log.of("dataparallel")}
         # model = nn.DataParallel(model) is taken out: nothing can stand behind it
         binds = sorted([e for e in binds if id(e.stmt) not in parallel] or binds, key=lambda e: e.seq)
-        # net = net.train() in the loop that trains: the same module again
-        outer = {id(lp.node) for lp in binds[0].loops} if binds else set()
-        binds = [
-            e
-            for e in binds
-            if all(id(lp.node) in outer for lp in e.loops)
-            or e.kind not in ("bind", "set")
-            or e.frame is not binds[0].frame
-        ]
+        binds = [e for e in binds if not comes_again(e, binds[0])]
         if not binds:
             return self.none(f"`{target}` is not assigned where ddpify could follow it")
         frame = _declaring(binds, target, cell.frame)
@@ -206,7 +198,7 @@ class _Search:
                 continue
             anchor = in_block(frame.source, stmt, block)
             if anchor is not stop and not isinstance(anchor, cst.Return):
-                if self.anew(frame):
+                if runs_again(flow, frame, self.module):
                     code = frame.source.code(bound).split("\n")[0]
                     return self.none(
                         f"every epoch makes `{code}` anew, and would wrap it anew: do it before the epochs"
@@ -234,13 +226,6 @@ class _Search:
         ]
         stmts = [s for e in others if e.seq < self.first.seq and (s := _stmt_in(e, frame)) is not None]
         return [s for s in stmts if in_branches(frame.source, s, bound)]
-
-    def anew(self, frame: Frame) -> bool:
-        """Whether a loop that the model was made before leads to a function: `train_epoch(model)` for each epoch."""
-        made = [e for e in self.flow.log.of("new") if e.obj is self.module]
-        own = {id(lp.node) for e in made for loops in e.all_loops() for lp in loops}
-        around = {id(lp.node) for chain in frame.chains() for entry in chain for lp in entry.loops}
-        return bool(made) and not around <= own
 
     def by_itself(self) -> WrapPoint | NoWrapPoint:
         """`class Net(nn.Module): def fit(self, loader): ... self(x)`: wrapped before the loop that trains."""

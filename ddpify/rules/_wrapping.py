@@ -6,6 +6,7 @@ import libcst as cst
 
 from ddpify.facts import Facts
 from ddpify.facts.frames import Frame
+from ddpify.facts.late import late_move
 from ddpify.facts.layers import mentions
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.values import Const, Device
@@ -54,8 +55,22 @@ def torch_of(facts: Facts, w: WrapPoint) -> str:
     return facts.names_of(w.source)["torch"]
 
 
+def moved(facts: Facts, w: WrapPoint) -> str | None:
+    """`.to(device)`, of a model that the script moves only behind its wrap; None where the device has no name yet."""
+    setup, move = facts.cached("setup", find_setup), late_move(facts, w)
+    if move is None or not isinstance(setup, SetUp) or not (setup.cuda or setup.accelerator):
+        return ""
+    tests = (a for a in move.frame.source.ancestors(move.stmt) if isinstance(a, cst.If))
+    if move.name == "cuda" and isinstance(move.node, cst.Call) and not move.node.args and next(tests, None) is None:
+        return ".cuda()"
+    if setup.device is None or setup.either or setup.device.form in ("index", "other"):
+        return None
+    name = name_in_scope(facts, setup, w.frame)
+    return f".to({name})" if name is not None else None
+
+
 def wrap_statement(w: WrapPoint, ddp: str, ids: str, torch: str = "torch") -> str:
-    """`model = DDP(model)`; of a list, tuple or dict of models, a new one."""
+    """`model = DDP(model)`; of a list, tuple or dict of models, a new one. `ids` is what follows the model there."""
     if not w.shape:
         made = f"{w.target} = {ddp}({w.target}{ids})"
         if w.may_be_plain:

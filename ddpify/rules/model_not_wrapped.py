@@ -21,10 +21,11 @@ from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._frozen import frozen_models
 from ddpify.rules._unread import unread
-from ddpify.rules._wrapping import device_ids, sync_batchnorm, wrap_statement
+from ddpify.rules._wrapping import device_ids, moved, sync_batchnorm, wrap_statement
 from ddpify.source import walk
 
 _COLLECTIVE = re.compile(r"\b(all_gather|all_reduce|all_to_all|reduce_scatter|world_size)\w*")
+_MOVE = "Move it there right after it is made"
 
 
 class ModelNotWrapped(Rule):
@@ -216,6 +217,9 @@ class ModelNotWrapped(Rule):
                     "and ddpify makes no changed copy of that file"
                 )
                 yield self.finding(w.source, w.after, message, refuse=self.way_of(facts, w))
+            elif moved(facts, w) is None:
+                message = f"`{w.target}` gets to its device only behind the place where it is wrapped"
+                yield self.finding(w.source, w.after, message, refuse=self.way_of(facts, w), left=_MOVE)
             else:
                 loose = next((name for m in w.modules if (name := left_out(facts, m))), "")
                 yield self.finding(
@@ -240,7 +244,7 @@ class ModelNotWrapped(Rule):
         """`model = DDP(model)` behind a statement; before it, where the model has no name yet."""
         names, shared = facts.names_of(w.source), sync_batchnorm(facts, w, w.target)
         more = [AddImport(w.source, "torch")] if shared or w.may_be_plain else []
-        ids = device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
+        ids = (moved(facts, w) or "") + device_ids(facts, w) + (", find_unused_parameters=True" if loose else "")
         if w.made is not None:
             name = w.target if self.is_free(w) else names.fresh(w.target)
             return [Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))]
