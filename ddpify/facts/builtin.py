@@ -63,6 +63,11 @@ class Builtins(Methods):
             return self.length(first)
         if name in ("sum", "min", "max"):
             inner = join(*(self.element_of(o, node) if isinstance(o, (Seq, Dict)) else (o,) for v in values for o in v))
+            if name != "sum" and any(isinstance(o, (Instance, Module, Wrapped)) for o in inner):
+                for key in named.get("key", (None, ()))[1]:
+                    if isinstance(key, Func):
+                        self.call_function(key, [(None, inner)], {}, node, frame)
+                return inner  # min(learners, key=lambda one: one.score)
             known = data_of(inner)
             return (Data("any" if known is None else known.form, known.agg if known else "other", origins(inner)),)
         if name in ("float", "int", "abs", "round", "bool"):
@@ -116,6 +121,10 @@ class Builtins(Methods):
                 return first
             elements = join(*(self.element_of(o, node) for o in sets))
             return join(tuple(o for o in first if o not in sets), (Seq(self.site(node, frame), joined=elements),))
+        if name == "sorted" and any(isinstance(o, Seq) for o in first):
+            elements = join(*(self.element_of(o, node) for o in first))
+            if any(isinstance(o, (Instance, Module, Wrapped)) for o in elements):
+                return (Seq(self.site(node, frame), joined=elements),)  # sorted(learners, key=...)[0]
         made = Iteration(self.site(node, frame), how="iter" if name not in ("set", "frozenset") else "set", of=(first,))
         return self.refreshed(made, node, frame)
 

@@ -13,7 +13,7 @@ from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.given import Given, Made, call_number, given_to, owner_of, unpacked
 from ddpify.facts.preparing import comes_again, runs_again
 from ddpify.facts.roles import root
-from ddpify.facts.values import Dict, Instance, Module, Obj, Seq, Thing, Value
+from ddpify.facts.values import Const, Dict, Ext, Func, Instance, Module, Obj, Seq, Thing, Value
 from ddpify.source import Source, walk
 
 #: Methods that put something into a list, set or dict.
@@ -274,3 +274,35 @@ def members(obj: Obj) -> list[tuple[object, Value]]:
     if isinstance(obj, Dict):
         return [*obj.items.items(), *([(None, obj.joined)] if obj.joined else [])]
     return []
+
+
+def stores_in(cell: Cell) -> list[Event]:
+    """`models["D"] = Net()`, of a cell `models["D"]`: the events that put something under this key."""
+    tail = cell.target.rpartition("[")[2]
+    return [e for e in cell.binds if e.kind == "store" and tail and _key_text(e) == tail[:-1].strip("\"'")]
+
+
+def _key_text(event: Event) -> str:
+    match event.node:
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer(value=text)))]):
+            return text
+        case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString() as text))]):
+            return str(text.evaluated_value)
+    return ""
+
+
+def holds_others(flow: Flow, frame: Frame, name: str, binds: list[Event]) -> bool:
+    """Whether a variable may also hold a function, or None, that some line gives it, when all is done."""
+
+    def others(value: Value) -> list[Obj]:
+        return [o for o in value if isinstance(o, (Func, Ext)) or (isinstance(o, Const) and o.value is None)]
+
+    def sides(e: Event) -> list[Value]:
+        match getattr(e.stmt, "value", None):
+            case cst.IfExp(body=body, orelse=orelse):
+                return [flow.values.get(body, ()), flow.values.get(orelse, ())]
+        return [e.value]
+
+    held = set(others(frame.scope.names.get(name, ())))
+    given = [side for e in binds for side in sides(e)]
+    return any(side and len(others(side)) == len(side) and held & set(side) for side in given)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from ddpify.errors import Way
-from ddpify.facts.cells import Cell, find_cell, holders, members
+from ddpify.facts.cells import Cell, find_cell, holders, holds_others, members, stores_in
 from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
@@ -19,12 +19,7 @@ from ddpify.facts.roles import Roles, root
 from ddpify.facts.routes import Route, find_routes, in_step
 from ddpify.facts.trails import way_back
 from ddpify.facts.values import (
-    Const,
-    Ext,
-    Func,
     Module,
-    Obj,
-    Value,
 )
 from ddpify.source import Source
 
@@ -54,6 +49,8 @@ class WrapPoint:
     may_be_frozen: bool = False
     #: `target` may hold a plain function, or None: `loss_fn = Learned() if learned else F.mse_loss`
     may_be_plain: bool = False
+    #: `"aux" in models`, of a model that some runs do not put there
+    there: str = ""
 
     @property
     def is_before(self) -> bool:
@@ -172,7 +169,9 @@ class _Search:
     def place(self, cell: Cell) -> WrapPoint | NoWrapPoint:
         """The statement behind which the model stands in its cell, ready to be wrapped."""
         flow, first, target = self.flow, self.first, cell.target
-        binds = [e for e in cell.binds if e.seq < first.seq and self.puts(e)]
+        # if opt.aux: self.models["aux"] = Aux(): the wrap stands with it, not behind the `if`
+        keyed = [e for e in stores_in(cell) if e.seq < first.seq]
+        binds = keyed or [e for e in cell.binds if e.seq < first.seq and self.puts(e)]
         parallel = {id(e.stmt) for e in flow.log.of("dataparallel")}
         # model = nn.DataParallel(model) is taken out: nothing can stand behind it
         binds = sorted([e for e in binds if id(e.stmt) not in parallel] or binds, key=lambda e: e.seq)
@@ -187,9 +186,14 @@ class _Search:
             return self.none(f"`{target}` is assigned in another function than the one that prepares it")
         use = _stmt_in(first, frame)
         # if cuda: self.net = self.net.cuda(), which some runs do not do: the wrap stands behind it, not in it
-        held = [s for e in binds if (s := _stmt_in(e, frame)) is not None and e.kind in ("bind", "set")]
+        held = [s for e in binds if (s := _stmt_in(e, frame)) is not None and (keyed or e.kind in ("bind", "set"))]
         held += self.instead(cell, frame, bound)
-        block = common_block(frame.source, [*held, bound, use] if use is not None else [*held, bound])
+        block = common_block(frame.source, [*held, bound, *([use] if use is not None and not keyed else [])])
+        late = [s for seq, s in places if keyed and block is not None and block not in _around(frame.source, s)]
+        there = ""
+        if late:  # what prepares it stands behind the `if` that makes it
+            block = common_block(frame.source, [*held, bound, *late])
+            there = f"{target.rpartition('[')[2][:-1]} in {target.rpartition('[')[0]}"
         if block is None:
             return self.none(f"no place for the wrap of `{target}` was found")
         stop = in_block(frame.source, use, block) if use is not None else None
@@ -204,7 +208,7 @@ class _Search:
                         f"every epoch makes `{code}` anew, and would wrap it anew: do it before the epochs"
                     )
                 frozen = may_be_frozen(flow, self.roles, self.module, seq, anchor, frame.source)
-                plain = not cell.shape and _holds_others(flow, frame, target, cell.binds)
+                plain = not cell.shape and holds_others(flow, frame, target, cell.binds)
                 return WrapPoint(
                     self.module,
                     target,
@@ -214,6 +218,7 @@ class _Search:
                     modules=(self.module,),
                     may_be_frozen=frozen or plain,
                     may_be_plain=plain,
+                    there=there,
                 )
         return self.none(f"`{target}` is made and trained in one statement")
 
@@ -273,23 +278,6 @@ class _Search:
         if cell.shape == "tuple" or len(keys) != 1 or not isinstance(keys[0], (int, str)):
             return self.none(f"`{cell.target}` holds models that are trained and others that are not")
         return replace(made, target=f"{cell.target}[{_key(keys[0])}]")
-
-
-def _holds_others(flow: Flow, frame: Frame, name: str, binds: list[Event]) -> bool:
-    """Whether a variable may also hold a function, or None, that some line gives it, when all is done."""
-
-    def others(value: Value) -> list[Obj]:
-        return [o for o in value if isinstance(o, (Func, Ext)) or (isinstance(o, Const) and o.value is None)]
-
-    def sides(e: Event) -> list[Value]:
-        match getattr(e.stmt, "value", None):
-            case cst.IfExp(body=body, orelse=orelse):
-                return [flow.values.get(body, ()), flow.values.get(orelse, ())]
-        return [e.value]
-
-    held = set(others(frame.scope.names.get(name, ())))
-    given = [side for e in binds for side in sides(e)]
-    return any(side and len(others(side)) == len(side) and held & set(side) for side in given)
 
 
 def _key(key: int | str) -> str:

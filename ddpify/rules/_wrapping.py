@@ -73,6 +73,8 @@ def wrap_statement(w: WrapPoint, ddp: str, ids: str, torch: str = "torch") -> st
     """`model = DDP(model)`; of a list, tuple or dict of models, a new one. `ids` is what follows the model there."""
     if not w.shape:
         made = f"{w.target} = {ddp}({w.target}{ids})"
+        if w.there:
+            return f"if {w.there}:\n    {made}"
         if w.may_be_plain:
             return f"if isinstance({w.target}, {torch}.nn.Module) and {_trains(w.target)}:\n    {made}"
         return only_if_trained(made, w.target, w.may_be_frozen)

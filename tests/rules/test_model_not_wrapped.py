@@ -653,6 +653,82 @@ def test_a_parameter_that_a_switch_may_leave_out_is_looked_for(
     assert f"net = DDP(net{', find_unused_parameters=True' * looked_for})\n" in text
 
 
+KEYED = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--aux", action="store_true")
+parser.add_argument("--load")
+args = parser.parse_args()
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+models = {{}}
+models["body"] = nn.Linear(4, 3)
+{made}
+optimizer = torch.optim.SGD([p for m in models.values() for p in m.parameters()], lr=0.1)
+{late}
+for (x,) in loader:
+    h = models["body"](x)
+    loss = h.square().mean()
+    if args.aux:
+        loss = loss + models["aux"](h).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+ONE = "if args.aux:\n    models['aux'] = nn.Linear(3, 1)"
+
+
+@pytest.mark.parametrize(
+    ("made", "late", "wrap"),
+    [
+        (ONE, "", '    models[\'aux\'] = nn.Linear(3, 1)\n    models["aux"] = DDP(models["aux"])\n'),
+        (
+            ONE,
+            "for key in models:\n    models[key].to('cpu')",
+            'if "aux" in models:\n    models["aux"] = DDP(models["aux"])\n',
+        ),
+        (
+            ONE + "\nelse:\n    models['aux'] = nn.Sequential(nn.Linear(3, 1))",
+            "",
+            '    models[\'aux\'] = nn.Sequential(nn.Linear(3, 1))\nmodels["aux"] = DDP(models["aux"])\n',
+        ),
+    ],
+)
+def test_a_model_that_some_runs_do_not_put_into_the_dict(made: str, late: str, wrap: str) -> None:
+    text = convert_bytes(KEYED.format(made=made, late=late).encode()).text
+    assert wrap in text
+    assert text.count('models["aux"] = DDP') == 1
+
+
+def test_the_best_of_several_objects_has_a_wrapped_model() -> None:
+    body = """
+        class Learner:
+            def __init__(self, width):
+                self.net = nn.Linear(4, width)
+                self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+                self.loss = 0.0
+
+            def step(self, x):
+                loss = self.net(x).square().mean()
+                loss.backward()
+                self.optimizer.step()
+                self.loss += loss.item()
+
+        learners = [Learner(width) for width in (2, 3)]
+        for x in loader:
+            for one in learners:
+                one.step(x)
+        best = min(learners, key=lambda one: one.loss)
+        first = sorted(learners, key=lambda one: one.loss)[0]
+        torch.save([best.net.state_dict(), first.net.state_dict()], "best.pt")
+        """
+    text = convert_source(Source(Path("train.py"), f"{HEAD}{clean(body)}\n".encode())).text
+    assert "torch.save([best.net.module.state_dict(), first.net.module.state_dict()]" in text
+
+
 COLLECTED = """
 import torch
 from torch import nn
