@@ -8,10 +8,13 @@ import libcst as cst
 
 from ddpify.errors import Refused, Seen, Step, Way
 from ddpify.facts import Facts
+from ddpify.facts.contents import modules
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import outside_calls
+from ddpify.facts.roles import root
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.trails import place_of, shown
+from ddpify.facts.values import Module
 from ddpify.lint import what_distributes
 from ddpify.source import Source, dotted
 
@@ -57,6 +60,8 @@ _TRAINERS = re.compile(
 _DISTRIBUTES = re.compile(
     r"torch\.distributed\.init_process_group|torch\.nn\.parallel\.(distributed\.)?DistributedDataParallel"
 )
+#: what nn.DataParallel is made of
+_REPLICATES = re.compile(r"torch\.nn\.parallel\.((data_parallel|replicate)\.)?(data_parallel|replicate)")
 _GYMS = frozenset({"gym", "gymnasium", "gym_super_mario_bros", "pettingzoo", "procgen", "dm_control", "unityagents"})
 
 
@@ -117,6 +122,17 @@ def _refused(source: Source, node: cst.CSTNode, sentence: str) -> Refused:
 
 def check_gpus(facts: Facts) -> None:
     """Refuse a script that drives several GPUs by itself, where their numbers are not those of literals."""
+    for e in facts.flow.log.of("external"):
+        given = facts.flow.values.get(e.node.args[0].value, ()) if isinstance(e.node, cst.Call) and e.node.args else ()
+        inside = e.frame.func is not None and isinstance(e.frame.func.bound, Module)  # of a forward that DDP runs
+        trained = any(root(m) in facts.roles.trained for m in modules(given))
+        if _REPLICATES.fullmatch(e.name) and trained and not inside:
+            raise _refused(
+                e.frame.source,
+                e.node,
+                "{} runs the model on several GPUs from one process, past any wrapper around it: the gradients of the "
+                "processes would not be averaged. Call the model itself, one process drives one GPU",
+            )
     known = facts.cached("several_gpus", several_gpus)
     if known is None or known.unclear is None:
         return

@@ -107,6 +107,12 @@ SEEN = {
             optimizer.step()
         """),
 }
+SEEN["`nn.parallel.data_parallel(net, x)` runs the model on several GPUs from one process"] = text(
+    "HEAD\nTAIL"
+).replace(
+    "        net(x).mean()",
+    "        out = nn.parallel.data_parallel(net, x) if torch.cuda.device_count() > 1 else net(x)\n        out.mean()",
+)
 SEEN["would join the process group here (`DataLoader(points, num_workers=2)`)"] = text("""
     import torch
     import torch.multiprocessing

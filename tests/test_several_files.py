@@ -283,3 +283,66 @@ def test_a_package_runs(package: Path) -> None:
     converted("from tools import save, train_epoch")
     result = run("verify", "train_ddp.py")
     assert result.exit_code == 0, result.stderr
+
+
+SAVED = {
+    "net.py": """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+    def forward(self, x):
+        return self.layer(x)
+    def save(self, path):
+        torch.save(self.state_dict(), path)
+    def load(self, path):
+        self.load_state_dict(torch.load(path))
+""",
+    "files.py": """
+import os
+import torch
+
+def keep(model, name=None):
+    def helper(path):
+        model.save(path)
+    helper("latest.pt")
+    if name:
+        helper(name + ".pt")
+
+def restore(model):
+    if os.path.exists("latest.pt"):
+        model.load("latest.pt")
+    else:
+        keep(model)
+""",
+    "train.py": """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from files import keep, restore
+from net import Net
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+model = Net()
+restore(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for (x,) in loader:
+        model(x).mean().backward()
+        optimizer.step()
+    keep(model, "best")
+""",
+}
+
+
+def test_a_model_that_saves_itself_is_unwrapped_where_it_may_be_either(tmp_path: Path) -> None:
+    """Before the wrap and behind it one function calls `model.save(path)`: rank 0 writes, in the method."""
+    for name, text in SAVED.items():
+        (tmp_path / name).write_text(text)
+    result = CliRunner().invoke(cli, [str(tmp_path / "train.py"), "-o", str(tmp_path / "train_ddp.py")])
+    assert result.exit_code == 0, result.output
+    assert "        unwrap(model).save(path)\n" in (tmp_path / "files_ddp.py").read_text()
+    guarded = "        if is_main_process():\n            torch.save(self.state_dict(), path)\n"
+    assert guarded in (tmp_path / "net_ddp.py").read_text()

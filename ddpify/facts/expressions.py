@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.containers import Containers
 from ddpify.facts.contents import all_parameters, constants, join, origins
 from ddpify.facts.frames import Frame, Loop, Scope
-from ddpify.facts.narrowing import narrowed, unwrapped
+from ddpify.facts.narrowing import is_bare, narrowed, unwrapped
 from ddpify.facts.operators import Operators
 from ddpify.facts.values import UNKNOWN, Const, Data, Dict, Ext, Func, Iteration, Obj, Parameters, Seq, Value
 from ddpify.source import walk
@@ -90,7 +90,7 @@ class Expressions(Operators, Containers):
         names = frame.scope.names
         held = {name: names[name] for name in known}
         names.update({name: yes for name, (yes, _) in known.items()})
-        one = self.expr(body, frame)
+        one = () if is_bare(test, self.expr, frame) else self.expr(body, frame)
         names.update({name: no for name, (_, no) in known.items()})
         two = self.expr(orelse, frame)
         names.update(held)

@@ -39,6 +39,14 @@ def narrowed(
     return {name: (wrapped, tuple(o for o in held if not isinstance(o, Wrapped)))}
 
 
+def is_bare(test: cst.BaseExpression, held_by: Callable[[cst.CSTNode, Frame], Value], frame: Frame) -> bool:
+    """`isinstance(model, DDP)` of a variable that holds models which nothing stands around: no run goes that way."""
+    if not isinstance(test, cst.Call) or len(test.args) != 2 or not isinstance(test.args[0].value, cst.Name):
+        return False
+    held = frame.scope.names.get(test.args[0].value.value, ())
+    return bool(held) and all(isinstance(o, Module) for o in held) and _asks(test, held_by, frame)
+
+
 def choose(test: cst.BaseExpression, frame: Frame, one: dict[str, Value], other: dict[str, Value]) -> None:
     """Keep what `if ddp: model = DDP(model)` makes of the variables, for the next test of the flag."""
     turned = isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not)
