@@ -287,7 +287,7 @@ class MissingSetEpoch(Rule):
         node = epoch.loop.node
         for at, (frame, stmt) in enumerate(epoch.way):
             loader = self.loader_in(facts, epoch, frame, node if at == 0 else None)
-            if not facts.editable(frame.source) or loader is None or self.made_inside(facts, epoch, node) is not None:
+            if not facts.editable(frame.source) or loader is None or self.made_there(epoch, node):
                 continue
             place = (
                 first_statement(node)
@@ -300,12 +300,16 @@ class MissingSetEpoch(Rule):
         return None
 
     def made_inside(self, facts: Facts, epoch: EpochLoop, node: cst.CSTNode) -> cst.CSTNode | None:
-        """The loop statement over the loader, where the loader is made anew in each epoch."""
+        """The statement that leads to the loop over the loader, where the loader is made anew in each epoch."""
+        made = (e for e in facts.flow.log.of("loader") if e.obj is epoch.loader)
+        around = {lp.node for e in made for loops in e.all_loops() for lp in loops}
+        frame, stmt = epoch.way[0]
+        return statement_of(frame.source, stmt) if node in around or self.made_there(epoch, node) else None
+
+    def made_there(self, epoch: EpochLoop, node: cst.CSTNode) -> bool:
+        """Whether the call that makes the loader stands in the loop itself."""
         call = epoch.loader.call
-        source = epoch.loader.site.source
-        if call is None or node not in source.ancestors(call):
-            return None
-        return statement_of(source, epoch.batch_loop.node)
+        return call is not None and node in epoch.loader.site.source.ancestors(call)
 
     def loader_in(self, facts: Facts, epoch: EpochLoop, frame: Frame, within: cst.CSTNode | None) -> str | None:
         alike = [o for o in facts.roles.training_loaders if self.shuffles(facts, o)]

@@ -400,3 +400,38 @@ for epoch in range(start, 9):
     assert found.has("loader.sampler.set_epoch(epoch)\nbatches = iter(loader)")
     again = loop.replace("    for i in", "    extra = next(iter(loader))\n    for i in")
     assert "set_epoch(epoch)" not in edited(script + again, CODE).text
+
+
+ANEW = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def loader_of(n):
+    return DataLoader(TensorDataset(torch.ones(n, 4)), batch_size=2, shuffle=True)
+
+def train(net, loader):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for (x,) in loader:
+        net(x).mean().backward()
+        optimizer.step()
+
+def main():
+    net = nn.Linear(4, 1)
+    for epoch in range(3):
+        {made}
+        train(net, anew)
+
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["anew = loader_of(8)", "anew = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)"],
+    ids=["by-a-function", "there"],
+)
+def test_a_loader_that_each_epoch_makes_anew_is_told_before_it_is_handed_on(made: str) -> None:
+    text = edited(ANEW.format(made=made), "DDP301", "DDP302").text
+    assert "        anew.sampler.set_epoch(epoch)\n        train(net, anew)\n" in text
+    assert text.count("set_epoch") == 1
