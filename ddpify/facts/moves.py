@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import following
-from ddpify.facts.values import Module, Wrapped
+from ddpify.facts.values import Ext, Module, Wrapped
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 _MOVES = frozenset({"cpu", "half", "double", "float", "bfloat16"})
+_TYPES = re.compile(r"torch\.(float|double|half|bfloat16|float16|float32|float64)")
 #: What is done with a model between its way to the CPU and its way back, where it is only saved.
 _SAVING = frozenset({"state_dict", "eval", "train", "to", "cuda", "module"})
 
@@ -57,7 +59,8 @@ def find_moves(facts: Facts) -> list[Move]:
         held = next((t.obj for t in later if isinstance(t.obj, Wrapped)), None)
         if held is not None and not wrapped_again(facts, e, held, later):
             move = _with_states(facts, e, e.node)
-            found[id(e.node)] = move if move.states else replace(move, back=_way_back(facts, e, later))
+            back = _between_trainings(e, later) or _way_back(facts, e, later)
+            found[id(e.node)] = move if move.states else replace(move, back=back)
     return list(found.values())
 
 
@@ -71,7 +74,8 @@ def _moves(e: Event) -> bool:
     known = isinstance(e.obj, (Wrapped, Module))
     if e.name == "cpu" or (e.name == "to" and constants(e.value) == ["cpu"]):
         return known and any(w in e.frame.source.text for w in ("cuda", "accelerator"))  # else it was there
-    return known and e.name in _MOVES
+    typed = e.name == "to" and any(isinstance(o, Ext) and _TYPES.fullmatch(o.name) for o in e.value)
+    return known and (typed or e.name in _MOVES)
 
 
 def _is_of(move: Event, training: Event, made: dict[int, int]) -> bool:
@@ -112,6 +116,14 @@ def _with_states(facts: Facts, e: Event, call: cst.Call) -> Move:
                 gone += [later] if not isinstance(back.func.value, cst.Call) and back.func.attr.value in names else []
             break
     return Move(e, call, tuple(dict.fromkeys(states)), tuple(gone))
+
+
+def _between_trainings(e: Event, trains: list[Event]) -> cst.CSTNode | None:
+    """`model.double()` behind one training and before another, in none of their loops: it is wrapped again there."""
+    stmt = holding(e.frame.source, e.node) if isinstance(e.node, cst.Call) else None
+    to_cpu = e.name == "cpu" or (e.name == "to" and constants(e.value) is not None)
+    alone = not to_cpu and not any(_loops(e) & _loops(t) for t in trains)
+    return stmt if alone and isinstance(stmt, (cst.Expr, cst.Assign)) else None
 
 
 def _way_back(facts: Facts, e: Event, trains: list[Event]) -> cst.CSTNode | None:

@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddImport, Delete, Edit, InsertAfter, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.moves import Move, moves
+from ddpify.facts.outside import holding
 from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.unwrapping import find_raw
 from ddpify.facts.wraps import WrapPoint
@@ -21,7 +22,8 @@ class MovedAfterWrap(Rule):
     """A wrapped model changes its device or type, and is trained on.
 
     ## What it does
-    Finds `.cpu()`, `.half()`, `.double()` and the like on a DDP wrapper (or its module) that trains again afterwards.
+    Finds `.cpu()`, `.half()`, `.to(torch.float64)` and the like on a DDP wrapper (or its module) that trains again
+    afterwards.
 
     ## Why is this bad?
     The move replaces what the wrapper's hooks sit on: gradients are no longer averaged, and nothing is said.
@@ -32,7 +34,8 @@ class MovedAfterWrap(Rule):
     ## Edit
     `model.cpu()` before a save, and the way back behind it, go; what is saved is a copy on the CPU:
     `{k: v.cpu() for k, v in model.module.state_dict().items()}`. Where the model is used on the CPU in other ways, it
-    is wrapped again behind the way back: `model = DDP(model.module)`.
+    is wrapped again behind the way back: `model = DDP(model.module)`. So it is behind `model.double()` between two
+    trainings.
     """
 
     code = "DDP208"
@@ -105,6 +108,24 @@ class MovedAfterWrap(Rule):
                 "    net.to(device).train()\n    net = DDP(net.module, device_ids=",
             ),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def fit(kind):
+                for (x,) in loader:
+                    net(x.to(kind)).mean().backward()
+                    optimizer.step()
+            loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            fit(torch.float32)
+            net.to(torch.float64)
+            fit(torch.float64)
+            """,
+            gives=("net.to(torch.float64)\nnet = DDP(net.module)\nfit(torch.float64)",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -136,13 +157,14 @@ class MovedAfterWrap(Rule):
         """`model = DDP(model.module)` behind the way back to the GPU."""
         source = move.source
         ddp, ids = facts.names_of(source)["DDP"], device_ids(facts, point)
+        what = "took it to the CPU" if back is not holding(source, move.call) else "gave its numbers another type"
         return self.finding(
             source,
             back,
-            f"`{point.target}` is wrapped again: `{shown(source, move.call)}` took it to the CPU",
+            f"`{point.target}` is wrapped again: `{shown(source, move.call)}` {what}",
             InsertAfter(source, back, (f"{point.target} = {ddp}({point.target}.module{ids})",)),
             AddImport(source, "DDP"),
-            reason="a wrapper knows the parameters where they were when it was made",
+            reason="a wrapper knows the parameters as they were when it was made",
         )
 
     def copied(self, facts: Facts, move: Move) -> Iterator[Edit]:

@@ -64,7 +64,6 @@ def converted(move: str, tail: str) -> str:
         ("net = net.to(device)", ".to(device)"),
         ("net.cuda()", ".cuda()"),
         ("if device.type == 'cuda':\n            net.cuda()", ".to(device)"),
-        ("net.to(torch.float64)", ""),
         ("net.train()", ""),
     ],
 )
