@@ -144,6 +144,7 @@ def root(module: Module) -> Module:
             module.part_of.cls is not None
             or module.part_of.called
             or module.part_of.name.endswith((".ModuleDict", ".ModuleList"))  # nothing can call these
+            or _is_whole(module.part_of)
         )
     ):
         module = module.part_of
@@ -164,6 +165,11 @@ def roots(module: Module) -> set[Module]:
     if not is_collection(whole) or not any(m.named for m in held):
         return {whole}
     return {m for m in held if m.has_parameters and not m.frozen}
+
+
+def _is_whole(module: Module) -> bool:
+    """A model of a library, whose own forward calls a part that was exchanged: `self.net.fc = nn.Linear(n, 2)`."""
+    return bool(module.name) and not module.name.startswith("torch.nn.")
 
 
 def loaders_in(value: Value) -> list[Obj]:

@@ -324,8 +324,29 @@ def _followers(facts: Facts) -> set[Module]:
     inner = {part for w in facts.after_roles.wrapped for m in modules((w,)) for part in (m, m.inner or m)}
     classes = {m.cls for m in inner if m.cls is not None}
     seen = {e.obj for e in facts.after.log.of("forward") if isinstance(e.obj, Module) and e.obj not in inner}
-    copies = {m for m in seen if m.evidence == "a copy" or role_of(m.name) == "copy-module" or m.cls in classes}
+    alike = {m for m in seen if m.cls in classes} - _apart(facts, inner)
+    copies = alike | {m for m in seen if m.evidence == "a copy" or role_of(m.name) == "copy-module"}
     return copies | {*find_moving(facts.after, facts.after_roles)}
+
+
+def _apart(facts: Facts, trained: set[Module]) -> set[Module]:
+    """Models that run where nothing knows a trained one: `def generate(path): net = Net(); net.load(path)`."""
+
+    def knows(frame: Frame) -> bool:
+        held = [*frame.scope.names.values(), *frame.scope.module.names.values()]
+        bound = frame.func.bound if frame.func is not None else None
+        held += [*getattr(bound, "fields", {}).values()]
+        return any(isinstance(o, Wrapped) or o in trained for value in held for o in value)
+
+    met: set[Module] = set()
+    seen: set[Module] = set()
+    for e in facts.after.log.of("forward"):
+        if isinstance(e.obj, Module):
+            seen.add(e.obj)
+            ways = [[e.frame, *(entry.frame for entry in chain)] for chain in e.frame.chains()]
+            if any(knows(frame) for way in ways for frame in way):
+                met.add(e.obj)
+    return seen - met
 
 
 def _looks_on(facts: Facts, e: Event, followers: set[Module]) -> bool:

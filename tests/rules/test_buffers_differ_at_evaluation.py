@@ -314,3 +314,44 @@ NAMED = "for name in ('mask', 'scale'): self.register_buffer(name, torch.ones(4)
 def test_buffers_that_no_method_writes_are_alike_still(makes: str, first: str, more: str, synced: bool) -> None:
     text = edited(BUFFERED.format(makes=makes, first=first, more=more), "DDP201", "DDP204", "DDP206").text
     assert ("sync_buffers(net.module)" in text) is synced
+
+
+def test_a_model_that_another_command_loads_has_seen_no_batch() -> None:
+    """`generate` knows no trained model: rank 0's buffers were sent before each of its forwards."""
+    text = """
+import fire
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    def forward(self, x):
+        return self.layers(x)
+
+def train():
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for (x,) in loader:
+        net(x).mean().backward()
+        optimizer.step()
+    net.eval()
+    with torch.no_grad():
+        print(net(torch.ones(2, 4)))
+
+def generate(path):
+    net = Net()
+    net.load_state_dict(torch.load(path))
+    net.eval()
+    with torch.no_grad():
+        print(net(torch.ones(2, 4)))
+
+fire.Fire()
+"""
+    new = convert_source(Source(Path("train.py"), text.encode())).text
+    assert new.count("    sync_buffers(net") == 1
+    assert new.index("    sync_buffers(net.module)") < new.index("def generate")

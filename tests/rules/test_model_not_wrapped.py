@@ -764,3 +764,30 @@ def test_a_model_that_a_list_gathers_and_nothing_calls_is_refused() -> None:
     text = COLLECTED.format(frozen="idle = nn.Linear(2, 2)", more="gathered.append(idle)")
     with pytest.raises(Refused, match="no training forward calls"):
         convert_bytes(text.encode())
+
+
+@pytest.mark.parametrize(("part", "made"), [("fc", "resnet18"), ("classifier", "squeezenet1_1")])
+def test_a_model_whose_exchanged_head_alone_is_trained_is_wrapped_whole(part: str, made: str) -> None:
+    """The head was taken for a model by itself, and the script was refused."""
+    body = f"""
+from torchvision.models import {made}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = {made}()
+        self.net.{part} = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.net(x)
+
+    def head(self):
+        return torch.optim.SGD(self.net.{part}.parameters(), lr=0.1)
+
+model = Net()
+optimizer = model.head()
+for x in loader:
+    model(x).mean().backward()
+    optimizer.step()
+"""
+    assert edited(HEAD + body, "DDP201").has("model = Net()\nmodel = DDP(model)\n")
