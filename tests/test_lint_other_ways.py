@@ -100,6 +100,10 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP202"},
     ),
+    "the wrapper's own attributes": (
+        "assert len(model.device_ids) == 1 and not model.find_unused_parameters",
+        set(),
+    ),
     "one flag wraps the model and asks for its layers": (
         """
         parser = argparse.ArgumentParser()
@@ -437,6 +441,74 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP203"},
     ),
+    # what is done instead of the training
+    "an option writes results, and the script ends": (
+        """
+        def write(net):
+            if not os.path.exists("results"):
+                os.makedirs("results")
+            names = os.listdir("clips")
+            with open("results/all.txt", "w") as f:
+                f.write(names[0])
+        def main(args):
+            if args.write_results:
+                write(net)
+                return
+            for epoch in range(2):
+                train(model, epoch)
+        main(argparse.ArgumentParser().parse_args())
+        """,
+        set(),
+    ),
+    "an option writes results, and the training goes on": (
+        """
+        def write(net):
+            with open("results.txt", "w") as f:
+                f.write("begun")
+        def main(args):
+            if args.write_results:
+                write(net)
+            for epoch in range(2):
+                train(model, epoch)
+        main(argparse.ArgumentParser().parse_args())
+        """,
+        {"DDP401"},
+    ),
+    "a bar of one rank": (
+        """
+        from tqdm import tqdm
+        bar = tqdm if rank == 0 else iter
+        for x in bar([1, 2]):
+            pass
+        """,
+        set(),
+    ),
+    "a writer of one rank is an argument": (
+        """
+        import shutil
+        from torch.utils.tensorboard import SummaryWriter
+        def evaluate(net, writer=None):
+            if writer is not None:
+                shutil.rmtree("images")
+        if rank == 0:
+            writer = SummaryWriter("runs")
+        else:
+            writer = None
+        evaluate(net, writer=writer)
+        """,
+        set(),
+    ),
+    "a writer of all ranks is an argument": (
+        """
+        import shutil
+        def evaluate(net, writer=None):
+            if writer is not None:
+                shutil.rmtree("images")
+        writer = open("log.txt") if world > 1 else None
+        evaluate(net, writer=writer)
+        """,
+        {"DDP403"},
+    ),
     # who writes
     "the library is told who writes": (
         """
@@ -620,6 +692,38 @@ CASES: dict[str, tuple[str, set[str]]] = {
 def test_a_way_to_write_it(name: str) -> None:
     code, rules = CASES[name]
     assert found(dedent(code)) == rules
+
+
+EVALUATES = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+model = DDP(nn.Linear(4, 1))
+{listing}
+with torch.no_grad():
+    model.module(torch.ones(2, 4))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("listing", "rules"),
+    [
+        ("names = os.listdir('results')\nfirst = names[0]", []),
+        (
+            "class Clips:\n    def __init__(self):\n        self.names = os.listdir('clips')\n"
+            "    def __getitem__(self, at):\n        return self.names[at]\nclips = Clips()",
+            ["DDP307"],
+        ),
+    ],
+)
+def test_a_listing_of_a_script_that_evaluates(listing: str, rules: list[str]) -> None:
+    source = Source(Path("evaluate.py"), EVALUATES.format(listing=listing).encode())
+    assert [p.code for p in check(source, "evaluate.py", Task(Settings())).problems] == rules
 
 
 @pytest.mark.parametrize("more", ["args.spawns = False", "args.other = False"])

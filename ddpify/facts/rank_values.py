@@ -142,10 +142,18 @@ class RankValues:
 
     def only_on_some(self, node: cst.Comparison, frame: Frame) -> bool:
         """`saver is not None`, where `saver = None` and `if rank == 0: saver = Saver()`."""
-        if dotted(node.comparisons[0].comparator) != "None" or not isinstance(node.left, (cst.Name, cst.Attribute)):
+        return dotted(node.comparisons[0].comparator) == "None" and self.given_on_some(node.left, frame)
+
+    def given_on_some(self, node: cst.CSTNode, frame: Frame, depth: int = 4) -> bool:
+        """Whether a variable, or the argument that it is, has a value on some ranks only."""
+        if not isinstance(node, (cst.Name, cst.Attribute)) or depth == 0:
             return False
-        found = [d for d in self.definitions.of(node.left, frame) if dotted(d.node) != "None"]
-        return bool(found) and all(d.event is not None and self.limited(d.event.node, d.frame) for d in found)
+        found = [d for d in self.definitions.of(node, frame) if dotted(d.node) != "None"]
+        return bool(found) and all(
+            (d.event is not None and self.limited(d.event.node, d.frame))
+            or self.given_on_some(d.node, d.frame, depth - 1)
+            for d in found
+        )
 
     def find_kept_ranks(self) -> None:
         """`LOCAL_RANK` of `config.LOCAL_RANK = args.local_rank`, in settings that a library keeps."""

@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, Edit, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.asked import asked_before, path_of
+from ddpify.facts.beside import instead_of_training
 from ddpify.facts.contents import constants
 from ddpify.facts.definitions import definitions
 from ddpify.facts.first import by_one
@@ -334,6 +335,8 @@ class DirectoryRace(Rule):
             func = next((a for a in call.source.ancestors(call.node) if isinstance(a, cst.FunctionDef)), None)
             frames = definitions(facts.flow).frames.get(id(func), []) or [home]
             return any(ranks(facts.flow).limited(call.node, f) for f in frames)  # code that was not reached
+        if call.events and not facts.converting and all(instead_of_training(facts, e) for e in call.events):
+            return True
         return bool(call.events) and all(
             by_one(facts, e) or any(depends_on_rank(n, e.frame, facts.flow) for n in own) for e in call.events
         )

@@ -183,6 +183,8 @@ class ForwardBypassesWrapper(Rule):
                 continue
             if not facts.converting and (while_made(e.frame) or never_with_others(e, flow) or not has_weights(e.obj)):
                 continue  # self.forward(torch.zeros(...)) in __init__, for the sizes of its layers; a loss in the model
+            if not facts.converting and _where_bare(e):
+                continue
             core = root(e.obj)
             if (core in wrapped or e.obj in wrapped) and facts.editable(e.frame.source):
                 name = shown(e.frame.source, e.node)
@@ -193,6 +195,26 @@ class ForwardBypassesWrapper(Rule):
                     refuse=way_of_call(flow, e) if facts.converting else None,
                     left="Compute the loss from a call of the model itself" if facts.converting else "",
                 )
+
+
+def _where_bare(e: Event) -> bool:
+    """`net.loss(x) if not hasattr(net, "module") else ...`: there is no wrapper on that side."""
+    below: cst.CSTNode = e.node
+    source = e.frame.source
+    func = e.node.func if isinstance(e.node, cst.Call) else None
+    base = func.value if isinstance(func, cst.Attribute) else func
+    for above in source.ancestors(e.node):
+        if isinstance(above, cst.FunctionDef) or base is None:
+            return False
+        if isinstance(above, (cst.If, cst.IfExp)):
+            test: cst.BaseExpression = above.test
+            bare: cst.CSTNode | None = above.orelse
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                test, bare = test.expression, above.body
+            if below is bare and source.code(test).replace("'", '"') == f'hasattr({source.code(base)}, "module")':
+                return True
+        below = above
+    return False
 
 
 def _stepped(facts: Facts) -> set[cst.CSTNode]:

@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
+from ddpify.facts.beside import instead_of_training
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import guarded
@@ -150,7 +151,7 @@ class ListingOrder(Rule):
             listing = e.name in _LISTS and not self.ordered(facts, source, e.node)
             if not (listing or self.of_set(facts, e)) or e.seq > first or trains(e):
                 continue
-            if self.takes_none(facts, source, e.node) or (not facts.converting and guarded(e, facts.flow)):
+            if self.takes_none(facts, source, e.node) or (not facts.converting and self.matters_to_one(facts, e)):
                 continue
             seen.add(id(e.node))
             edit: Edit
@@ -168,6 +169,15 @@ class ListingOrder(Rule):
                 edit,
                 reason="the same order on every rank",
             )
+
+    def matters_to_one(self, facts: Facts, e: Event) -> bool:
+        """What rank 0 lists, or one process instead of the training; without training, what no dataset has."""
+        if guarded(e, facts.flow) or instead_of_training(facts, e):
+            return True
+        owners = (a for a in e.frame.source.ancestors(e.node) if isinstance(a, cst.ClassDef))
+        methods = {s.name.value for c in owners for s in c.body.body if isinstance(s, cst.FunctionDef)}
+        evaluates = not facts.roles.backwards and any(f.grad is False for f in facts.flow.log.of("forward"))
+        return evaluates and not methods & {"__getitem__", "__iter__"}
 
     def by_set(self, facts: Facts, first: int) -> Iterator[Finding]:
         """`for word in words: index[word] = len(index)` of a set, `sorted(kinds, key=len)`"""

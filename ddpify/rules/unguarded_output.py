@@ -295,7 +295,8 @@ class UnguardedOutput(Rule):
             named = any(
                 depends_on_rank(a.value, e.frame, facts.flow) or names_process(facts, a.value) for a in call.node.args
             )
-            if not (by_one(facts, e) or (named and t.kind not in _NOT_RANKS)):
+            shown = t.kind == "bar" and depends_on_rank(call.node.func, e.frame, facts.flow)  # tqdm if main else iter
+            if not (shown or by_one(facts, e) or (named and t.kind not in _NOT_RANKS)):
                 return False
         return True
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.beside import instead_of_training
 from ddpify.facts.contents import origins
 from ddpify.facts.first import by_one
 from ddpify.facts.outside import holding
@@ -118,6 +119,8 @@ class UnguardedSave(Rule):
         if not events:
             frame = facts.flow.modules.get(write.call.source)
             return frame is not None and ranks(facts.flow).limited(write.call.node, frame)
+        if not facts.converting and all(instead_of_training(facts, e) for e in events):
+            return True
         return all(
             by_one(facts, e) or (write.path is not None and depends_on_rank(write.path, e.frame, facts.flow))
             for e in events
