@@ -13,6 +13,7 @@ from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
     UNKNOWN,
+    Class,
     Const,
     Data,
     Dataset,
@@ -35,6 +36,7 @@ from ddpify.facts.values import (
     Value,
     Wrapped,
 )
+from ddpify.source import walk
 
 _TRANSPARENT = frozenset({"list", "tuple", "iter", "reversed", "sorted", "set", "filter", "next", "frozenset"})
 
@@ -53,6 +55,8 @@ class Builtins(Methods):
         if name == "next":
             parts = (self.iterated(o, node) if isinstance(o, Iteration) else self.element_of(o, node) for o in first)
             return join(*parts) or UNKNOWN
+        if name == "globals" and (found := self.globals_of(node, frame)):
+            return found
         if name in ("list", "set") and not values:
             return self.made(node, frame, Seq(site, elements=[]))
         if name in _TRANSPARENT:
@@ -113,6 +117,21 @@ class Builtins(Methods):
         result = self.made(node, frame, made)
         self.refresh(result[0], made)
         return result
+
+    def globals_of(self, node: cst.Call, frame: Frame) -> Value:
+        """`globals()[config["model"]]`: the class of that name, or those that nothing else in the module uses."""
+        home, above = self.modules.get(frame.source), frame.source.parents.get(node)
+        match above:
+            case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=key))]) if home is not None:
+                calls = any(isinstance(n, cst.Call) for n in (key, *walk(key)))
+                known = constants(self.expr(key, frame)) if not calls else None
+                names = home.scope.names
+                asked = {k: names[k] for k in known or () if isinstance(k, str) and k in names}
+                if not known:
+                    found = of_project(Mod(frame.source), names)
+                    asked = {o.name: (o,) for o in found if isinstance(o, (Class, Func))}
+                return (Dict(self.site(node, frame), items=dict(asked.items()), closed=False),) if asked else ()
+        return ()
 
     def transparent(self, name: str, first: Value, node: cst.Call, frame: Frame) -> Value:
         if name in ("list", "tuple", "filter", "iter") and any(isinstance(o, (Parameters, Seq)) for o in first):

@@ -15,7 +15,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.phases import phase_test
 from ddpify.facts.surface import SURFACE, given_back
 from ddpify.facts.unreached import unreached
-from ddpify.facts.values import Dict, Ext, Module, Obj, Seq, Thing, Wrapped
+from ddpify.facts.values import Dict, Ext, Instance, Module, Obj, Optimizer, Scheduler, Seq, Thing, Wrapped
 from ddpify.source import Source
 
 if TYPE_CHECKING:
@@ -133,8 +133,10 @@ def find_raw(facts: Facts) -> list[Raw]:
 
 
 def _is_bare(obj: Obj) -> bool:
-    """A module without a wrapper; also what `model = torch.load(path)` gives to a name that held the wrapper."""
-    return isinstance(obj, Module) or (isinstance(obj, Thing) and obj.name == "loaded")
+    """A module without a wrapper, what `torch.load(path)` gives to a name that held one, an optimizer beside it."""
+    if isinstance(obj, Thing):
+        return obj.name in ("loaded", "scaler")
+    return isinstance(obj, (Module, Optimizer, Scheduler, Instance))
 
 
 def _of_module(facts: Facts, node: cst.BaseExpression) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, Edit, Hoist
+from ddpify.edits import AddHelper, Edit, Hoist, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.dependencies import bound_names, read_names
 from ddpify.facts.sharding import LoaderFacts
 from ddpify.source import walk
 
@@ -16,6 +17,14 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     source = known.source
     if known.dataset is None or known.is_simple or isinstance(known.dataset, cst.Subscript):
         return known.data, []
+    if _is_of_each_turn(known):
+        # {k: DataLoader(TensorDataset(*d), ...) for k, d in data.items()}: `d` has no value before the statement
+        first = known.call.args[0] if known.call.args else None
+        if first is None or first.value is not known.dataset:
+            return source.code(known.dataset), []
+        name = facts.names_of(source).fresh(name)
+        named = first.keyword is not None
+        return name, [Surround(source, known.dataset, f"{'(' * named}{name} := ", ")" * named)]
     name = facts.names_of(source).fresh(name)
     downloads = any(
         isinstance(n, cst.Arg)
@@ -27,3 +36,18 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
     header = f"with {facts.names_of(source)['main_process_first']}():" if downloads else ""
     edits: list[Edit] = [Hoist(source, known.dataset, name, known.stmt, header=header, in_turn=True)]
     return name, [*edits, AddHelper(source, "main_process_first")] if downloads else edits
+
+
+def _is_of_each_turn(known: LoaderFacts) -> bool:
+    """Whether the dataset is made of a name that a comprehension or a lambda around it binds."""
+    assert known.dataset is not None
+    read, bound = read_names(known.dataset), set[str]()
+    for above in known.source.ancestors(known.dataset):
+        if above is known.stmt:
+            break
+        if isinstance(above, cst.BaseComp):
+            parts = (above.for_in, *walk(above.for_in))
+            bound |= {name for part in parts if isinstance(part, cst.CompFor) for name in bound_names(part.target)}
+        elif isinstance(above, cst.Lambda):
+            bound |= {p.name.value for p in above.params.params}
+    return bool(read & bound)
