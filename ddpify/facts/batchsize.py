@@ -66,6 +66,15 @@ def is_given(facts: Facts, loader: Loader, frame: Frame, node: cst.CSTNode) -> b
     return here is not None and here == _origin(facts, loader.site.frame, size)
 
 
+def is_named(facts: Facts, loader: Obj, frame: Frame, node: cst.CSTNode) -> bool:
+    """The variable that the loader was given as its batch size, not just the same number."""
+    known = loader_facts(facts, loader) if isinstance(loader, Loader) else None
+    if known is None or known.batch_size is None or not isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
+        return False
+    here = _origin(facts, frame, node)
+    return here is not None and here == _origin(facts, known.loader.site.frame, known.batch_size)
+
+
 def _origin(facts: Facts, frame: Frame, node: cst.CSTNode | None) -> tuple[object, ...] | None:
     """Where a number comes from: the statement that bound its name, or the object and its field."""
     match node:
@@ -77,7 +86,7 @@ def _origin(facts: Facts, frame: Frame, node: cst.CSTNode | None) -> tuple[objec
             bound = holder.bound_at.get(name) if holder is not None else None
             if isinstance(bound, cst.Assign) and isinstance(bound.value, (cst.Name, cst.Attribute)):
                 return _origin(facts, frame, bound.value)
-            return (bound,) if bound is not None else None
+            return (bound, name) if bound is not None else None  # a, b = 1, 2
         case cst.Attribute(value=base, attr=cst.Name(value=field)):
             held = [o for o in facts.flow.values.get(base, ()) if isinstance(o, Heap)]
             return (held[0], field) if len(held) == 1 else None

@@ -8,6 +8,7 @@ import libcst as cst
 
 from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
+from ddpify.facts.batchsize import is_named
 from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
@@ -21,9 +22,10 @@ class ProgressOfOneRank(Rule):
     """A progress counter in a message counts one rank's samples.
 
     ## What it does
-    Multiplies `batch_idx * len(data)` in a message of the training loop by the world size, and `batch_idx * args.size
-    + len(data)` and a `count` to which each batch adds its samples likewise. What a message of the loop shows of
-    running sums, means and meters is named in the report: it is rank 0's own there.
+    Multiplies `batch_idx * len(data)` in a message of the training loop by the world size, and `batch_idx * size`, of
+    the size that the batches have, `batch_idx * args.size + len(data)` and a `count` to which each batch adds its
+    samples likewise. What a message of the loop shows of running sums, means and meters is named in the report: it is
+    rank 0's own there.
 
     ## Why is this bad?
     The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
@@ -112,6 +114,24 @@ class ProgressOfOneRank(Rule):
                 "print((i * size + len(x)) * dist.get_world_size(), i * loader.batch_size * dist.get_world_size())",
             ),
         ),
+        Converts(
+            """
+            import sys
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            def make(count):
+                return DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=count)
+            size, other = int(sys.argv[1]), int(sys.argv[2])
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for i, (x,) in enumerate(make(size)):
+                net(x).mean().backward()
+                optimizer.step()
+                print(i * size, i * size + len(x), i * other)
+            """,
+            gives=("print(i * size * dist.get_world_size(), (i * size + len(x)) * dist.get_world_size(), i * other)",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
@@ -127,8 +147,14 @@ class ProgressOfOneRank(Rule):
             yield from self.bars(facts, loop)
             for name in counts_shown(facts, loop):
                 yield self.scaled(facts, loop, name)
+            whole_of: set[int] = set()
             for node in walk(loop.node.body):
-                if isinstance(node, cst.BinaryOperation) and self.counts(facts, loop, node):
+                if (
+                    isinstance(node, cst.BinaryOperation)
+                    and id(node) not in whole_of
+                    and self.counts(facts, loop, node)
+                ):
+                    whole_of.add(id(node.left))  # i * size, of i * size + len(x)
                     counted = self.one_ranks_part(facts, node)
                     whole = isinstance(counted, cst.BinaryOperation) and isinstance(counted.operator, cst.Add)
                     before, after = ("(", ")") if whole and not counted.lpar else ("", "")
@@ -182,7 +208,7 @@ class ProgressOfOneRank(Rule):
             known, left = rest is not None and rest.agg == "size", node.left
             if not known or not isinstance(left, cst.BinaryOperation):
                 return False
-            return self.times_index(facts, loop, left) and not self.counts(facts, loop, left)
+            return self.times_index(facts, loop, left)
         return isinstance(node.operator, cst.Multiply) and self.counts_whole(facts, loop, node)
 
     def one_ranks_part(self, facts: Facts, node: cst.BinaryOperation) -> cst.BaseExpression:
@@ -214,7 +240,9 @@ class ProgressOfOneRank(Rule):
         sides = [facts.flow.values.get(node.left, ()), facts.flow.values.get(node.right, ())]
         index = [any(isinstance(o, FromLoop) and o.loop is loop.node for o in origins(s)) for s in sides]
         sizes = [
-            ((d := data_of(s)) is not None and d.agg == "size") or self.is_batch_size(facts, n)
+            ((d := data_of(s)) is not None and d.agg == "size")
+            or self.is_batch_size(facts, n)
+            or (facts.global_batch != "keep" and is_named(facts, loop.loader, loop.frame, n))
             for n, s in zip((node.left, node.right), sides, strict=True)
         ]
         return (index[0] and sizes[1]) or (index[1] and sizes[0])
