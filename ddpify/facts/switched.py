@@ -10,6 +10,7 @@ from ddpify.facts.contents import constants, modules
 from ddpify.facts.values import Class, Func, Module, Thing
 from ddpify.source import Source, dotted, walk
 
+_CHOICES = (cst.If, cst.IfExp, cst.BooleanOperation)
 #: A switch of the model (`self.learn_eps`), and whether it is on there.
 Switch = tuple[str, bool]
 
@@ -86,15 +87,19 @@ def is_always_made(cls: Class, name: str) -> bool:
     """Whether `__init__` makes a layer under no test."""
     for func in cls.member("__init__"):
         if isinstance(func, Func) and func.node.params.params:
-            me = func.node.params.params[0].name.value
-            for node in walk(func.node.body):
-                if isinstance(node, cst.AssignTarget) and f"{me}.{name}" in map(dotted, walk(node.target)):
-                    return not any(isinstance(a, cst.If) for a in _within(func.source, node))
+            full = f"{func.node.params.params[0].name.value}.{name}"
+            targets = [n for n in walk(func.node.body) if isinstance(n, cst.AssignTarget)]
+            makes = [n for n in targets if full in map(dotted, walk(n.target))]
+            if makes:  # self.scale = None; if scaled: self.scale = nn.Parameter(torch.zeros(1))
+                return not any(isinstance(a, _CHOICES) for n in makes for a in _made_by(func.source, n))
     return False
 
 
-def _within(source: Source, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What stands around a node in its own function."""
+def _made_by(source: Source, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """What stands around the target of an assignment in its own function, and what it is given."""
+    stmt = source.parents.get(node)
+    if isinstance(stmt, cst.Assign):
+        yield stmt.value
     for above in source.ancestors(node):
         if isinstance(above, cst.FunctionDef):
             return

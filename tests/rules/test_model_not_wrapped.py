@@ -623,6 +623,20 @@ SCALE = "self.scale = nn.Parameter(torch.zeros(1))"
             id="made-by-the-same-switch",
         ),
         pytest.param(
+            f"self.scale = None\n        if scaled: {SCALE}",
+            "if self.scaled: return self.one(x)\n        return self.other(x)",
+            "args.scaled",
+            False,
+            id="none-where-it-is-off",
+        ),
+        pytest.param(
+            f"{SCALE} if scaled else None",
+            "if self.scaled: return self.one(x)\n        return self.other(x)",
+            "args.scaled",
+            False,
+            id="made-or-none",
+        ),
+        pytest.param(
             SCALE,
             "if self.scaled: return self.one(x)\n        return self.one(-x)",
             "args.scaled",
