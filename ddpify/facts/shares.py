@@ -13,7 +13,7 @@ from ddpify.facts.dependencies import bindings, carried, closure, read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.heldout import HeldOut, held_out
 from ddpify.facts.layers import minds_its_mode
-from ddpify.facts.loops import Accumulator, LoopFacts, loaded_after, read_after
+from ddpify.facts.loops import Accumulator, LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.starts import base_of
 from ddpify.facts.values import Data, Dict, Instance, Iteration, Module, Seq, Thing, Wrapped
 from ddpify.source import Source, walk
@@ -57,6 +57,8 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
         ):
             return f"{at} changes `{source.code(e.node)}`"
         if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
+            if used := _used_within(facts, known, e):
+                return used
             return f"{at} calls `{e.name}`, which changes something outside itself"
     if held.needed:
         known.held = held
@@ -77,6 +79,19 @@ def _is_held(known: LoopFacts, held: HeldOut, e: Event) -> bool:
     while isinstance(node, cst.Subscript):
         node = node.value
     return isinstance(node, cst.Name) and node.value in held.names
+
+
+def _used_within(facts: Facts, known: LoopFacts, e: Event) -> str:
+    """`losses.update(...)` and `print(losses.avg)` in the same loop: what is shown there would be one rank's."""
+    holder = holder_of(e)
+    if e.frame is not known.frame or not isinstance(holder, cst.Name):
+        return ""
+    calls = [x for x in known.source.of(cst.Call) if getattr(x.func, "value", None) is not holder]
+    shown = {id(n) for c in calls for a in c.args for n in (a.value, *walk(a.value))}
+    for n in sorted(uses_of(known.node.body, holder.value), key=lambda n: known.source.span(n).start):
+        if id(n) in shown:
+            return f"{line_of(facts, known.source, n)} uses `{holder.value}` while the loop runs"
+    return ""
 
 
 def line_of(facts: Facts, source: Source, node: cst.CSTNode) -> str:
@@ -119,6 +134,9 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     for name in sorted(bound - names):
         if read_after(known, name, inside) and loaded_after(known, name, inside):
             counts = counted_by_index(facts, known, inside) if index is not None and name == index.value else None
+            grown = [b for b in bindings(known.node.body) if name in b.targets and (b.keeps or name in b.reads)]
+            if counts is None and grown:  # preds = x if preds is None else np.append(preds, x, axis=0)
+                return f"`{name}` goes on from batch to batch and is used after the loop"
             if counts is None:
                 return f"`{name}` of the last batch is used after the loop"
             known.batch_counts += counts

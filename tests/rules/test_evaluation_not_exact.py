@@ -279,6 +279,25 @@ def test_what_could_not_be_brought_together_is_made_in_full(start: str, step: st
     assert not any(helper in result.text for helper in ("gather_", "all_reduce", "val_batches"))
 
 
+@pytest.mark.parametrize(
+    ("start", "step", "why"),
+    [
+        ("a = 0.0, Average()", "a.update(out.mean().item(), len(x)); print(a.val)", "uses `a` while the loop runs"),
+        (
+            "a = 0.0, Average()",
+            "a.update(out.mean().item(), len(x)); held_set.seen = str(a.val)",
+            "uses `a` while the loop runs",
+        ),
+        ("a = 0.0, None", "a = y if a is None else torch.cat([a, y])", "`a` goes on from batch to batch"),
+    ],
+)
+def test_why_an_evaluation_is_made_in_full(start: str, step: str, why: str) -> None:
+    """The reasons were that `update` changes something, and that `a` of the last batch is used."""
+    text = KEPT.format(start=start, over="loader", step=step, end="a")
+    result = edited(script(before=text, inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert any(why in message for message in result.left), result.left
+
+
 def test_samples_kept_in_order_need_a_name_for_the_loader_where_batches_are_dealt_out() -> None:
     """`bar = tqdm(loader)`: its batches are not the bar's."""
     step = "total += out.mean().item(); a.extend(y.tolist())"
