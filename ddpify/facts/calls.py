@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 import libcst as cst
 
+from ddpify.facts.assigned import assigned_names
 from ddpify.facts.contents import join, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Entry, Frame, Scope
@@ -33,7 +32,6 @@ from ddpify.facts.values import (
     Value,
     Wrapped,
 )
-from ddpify.source import walk
 
 _DEPTH = 24
 
@@ -43,6 +41,8 @@ class Calls(Library):
 
     #: the call that is being made has a `**` whose keys are not all known
     open_call = False
+    #: what it may hold by those keys
+    loose: Value = ()
 
     def call(self, node: cst.Call, frame: Frame) -> Value:
         if node in self.routed:
@@ -72,8 +72,9 @@ class Calls(Library):
             else:
                 given.append((arg.value, value))
         self.open_call = not all(isinstance(o, Dict) and o.closed for splat in splats for o in splat)
+        self.loose = join(*(_values_of(o) for splat in splats for o in splat))
         results = [self.call_object(obj, node, given, named, splats, frame) for obj in callee]
-        self.open_call = False
+        self.open_call, self.loose = False, ()
         return join(*results) if results else UNKNOWN
 
     def through_wrapper(self, node: cst.Call, frame: Frame) -> Value | None:
@@ -113,6 +114,9 @@ class Calls(Library):
                 return self.instantiate(obj, given, named, node, frame, splats)
             case Ext():
                 return self.outside(obj, node, given, named, splats, frame)
+        if self.loose:
+            named = {**named, "**": (None, self.loose)}  # model(**batch)
+        match obj:
             case Module() | Wrapped():
                 return self.forward(obj, node, [*given, *named.values()], frame)
             case Method():
@@ -274,7 +278,8 @@ class Calls(Library):
         self, func: Func, given: list[Given], named: dict[str, Given]
     ) -> tuple[dict[str, Value], dict[str, cst.BaseExpression | None]]:
         """Arguments to parameters, by position, by name and by default."""
-        opened, self.open_call = self.open_call, False
+        opened, loose = self.open_call, self.loose
+        self.open_call, self.loose = False, ()
         p = func.node.params
         names = [x.name.value for x in (*p.posonly_params, *p.params)]
         values: dict[str, Value] = {}
@@ -296,13 +301,13 @@ class Calls(Library):
         for name in every:
             if name not in values:
                 held = defaults.get(name, UNKNOWN)
-                values[name] = join(held, UNKNOWN) if opened else held  # `Net(**config)` may give it, or not
+                values[name] = join(held, loose or UNKNOWN) if opened else held  # `Net(**config)` may give it, or not
         if p.star_kwarg is not None:
             extra = {k: v for k, (_, v) in named.items() if k not in every}
             # by what they hold, as of any parameter: two calls with other arguments stay two
             key = (id(func.node), len(self.stack), not opened, *((k, extra[k]) for k in sorted(extra)))
             site = self.site(func.node, self.modules[self.project.entry])
-            rest = self.sites.setdefault(key, Dict(site, items=dict(extra.items()), closed=not opened))
+            rest = self.sites.setdefault(key, Dict(site, items=dict(extra.items()), joined=loose, closed=not opened))
             values[p.star_kwarg.name.value] = (rest,)
         return values, nodes
 
@@ -320,31 +325,6 @@ class Calls(Library):
         return ""
 
 
-_BINDS = frozenset({cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr, cst.AsName})
-
-
-@functools.lru_cache(maxsize=256)
-def assigned_names(node: cst.CSTNode) -> frozenset[str]:
-    """The names that a function assigns, its inner functions left out."""
-    found: set[str] = set()
-    for inner in walk(node):
-        if type(inner) not in _BINDS:  # few do, and `isinstance` is slow for these classes
-            continue
-        if isinstance(inner, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr)):
-            target: cst.CSTNode = inner.target
-        elif isinstance(inner, cst.AsName):
-            target = inner.name
-        else:
-            continue
-        found |= _names_of(target)
-    return frozenset(found)
-
-
-def _names_of(target: cst.CSTNode) -> set[str]:
-    """`a, (b, *c)`; of `self.net, rest[0] = ...` none."""
-    match target:
-        case cst.Name(value=name):
-            return {name}
-        case cst.Tuple(elements=elements) | cst.List(elements=elements):
-            return set().union(*(_names_of(e.value) for e in elements))
-    return set()
+def _values_of(splat: Obj) -> Value:
+    """What `**batch` holds by keys that are not known."""
+    return splat.joined if isinstance(splat, Dict) else (splat,) if isinstance(splat, Data) else ()

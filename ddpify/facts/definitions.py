@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ddpify.facts.calls import assigned_names
+from ddpify.facts.assigned import assigned_names
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.values import Class, Data, Dict, Func, Instance, Module, Thing, Value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.calls import assigned_names
+from ddpify.facts.assigned import assigned_names
 from ddpify.facts.contents import is_of_batches
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.values import Obj
