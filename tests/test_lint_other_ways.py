@@ -509,6 +509,17 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP403"},
     ),
+    "the other ranks have no output": (
+        """
+        import sys
+        if rank != 0:
+            out = open(os.devnull, "w")
+            sys.stdout = sys.stderr = out
+        print("begun")
+        """,
+        set(),
+    ),
+    "nobody has any": ('import sys\nout = open("log.txt")\nsys.stderr = out\nprint("begun")', {"DDP402"}),
     # who writes
     "the library is told who writes": (
         """

@@ -7,6 +7,7 @@ import re
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.ranks import guarded
 from ddpify.facts.values import Ext, Func
 from ddpify.source import dotted
 
@@ -18,6 +19,8 @@ def print_is_replaced(facts: Facts) -> bool:
     sets = facts.flow.log.of("set")
     if any(e.name == "print" and isinstance(e.obj, Ext) and e.obj.name == "builtins" for e in sets):
         return True
+    if stdout_is_another(facts):
+        return True
     # utils.init_distributed_mode(args) of a module that is not there: the usual one replaces print
     if any(map(_HELPER.fullmatch, facts.identifiers)):
         return True
@@ -25,3 +28,9 @@ def print_is_replaced(facts: Facts) -> bool:
     calls = (n for s in facts.flow.modules for n in s.of(cst.Call))
     named = (c.func for c in calls if isinstance(c.func, cst.Attribute) and _HELPER.fullmatch(dotted(c.func)))
     return any(not any(isinstance(o, Func) for o in facts.flow.values.get(f, ())) for f in named)
+
+
+def stdout_is_another(facts: Facts) -> bool:
+    """`if rank != 0: sys.stdout = open(os.devnull, "w")`"""
+    sets = (e for e in facts.flow.log.of("set") if e.name == "stdout" and isinstance(e.obj, Ext))
+    return any(e.obj is not None and getattr(e.obj, "name", "") == "sys" and guarded(e, facts.flow) for e in sets)
