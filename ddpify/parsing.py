@@ -78,13 +78,25 @@ def parse(path: Path, text: str) -> tuple[cst.Module, tuple[Outline, ...]]:
     try:
         return _tree(text), outlined
     except cst.ParserSyntaxError as error:
-        said = python2(text, error.raw_line)
+        line, column = _stops_at(text, path) or (error.raw_line, error.raw_column + 1)
+        said = python2(text, line)
         why = f"{said}; ddpify converts Python 3 (2to3 first)" if said else "syntax error, ddpify converts Python 3"
-        raise DdpifyError(f"{path}:{error.raw_line}:{error.raw_column + 1}: {why}") from None
+        raise DdpifyError(f"{path}:{line}:{column}: {why}") from None
     except RecursionError:
         raise DdpifyError(f"{path}: nested too deeply to be read") from None
     except Exception as error:  # libcst raises bare exceptions for some inputs, such as a lone carriage return
         raise DdpifyError(f"{path}: not readable as Python 3 ({type(error).__name__})") from None
+
+
+def _stops_at(text: str, path: Path) -> tuple[int, int] | None:
+    """Line and column at which Python stops reading: libcst names the place behind, often a line further down."""
+    try:
+        compiled(text, path)
+    except SyntaxError as error:
+        return (error.lineno, error.offset or 1) if error.lineno else None
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return None
 
 
 def python2(text: str, line: int) -> str:

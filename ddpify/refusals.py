@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import libcst as cst
 
-from ddpify.errors import Refused, Seen, Step, Way
+from ddpify.errors import DdpifyError, Refused, Seen, Step, Way
 from ddpify.facts import Facts
 from ddpify.facts.contents import modules
 from ddpify.facts.frames import Event, Frame
@@ -16,7 +17,7 @@ from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.trails import place_of, shown
 from ddpify.facts.values import Module
 from ddpify.lint import what_distributes
-from ddpify.source import Source, dotted
+from ddpify.source import Source, dotted, read_source
 
 #: module -> what that framework calls distributed training
 _FRAMEWORKS = {
@@ -199,7 +200,13 @@ def _name(frame: Frame) -> str:
 
 
 def no_loop(facts: Facts) -> Refused:
-    """No backward is reached: there is one in functions that nothing runs, or none at all."""
+    """No backward is reached: there is one in functions that nothing runs, in a file that is no Python 3, or none."""
+    for path, found in facts.project.modules.items():
+        said = _why_unread(path) if found is None else ""
+        if said:
+            place, _, why = said.partition(": ")
+            sentence = f"no training loop was found, and this file could not be read: {why}"
+            return Refused(place, sentence, Seen(path.name))
     for source in facts.project.files():
         for node in source.nodes:
             match node:
@@ -228,6 +235,16 @@ def no_loop(facts: Facts) -> Refused:
         node,
         f"no training loop was found (no .backward() is reached): {kind}; give the script that trains",
     )
+
+
+def _why_unread(path: Path) -> str:
+    """What is wrong with a module that the script imports and that trains: where, and what."""
+    try:
+        if b".backward(" in path.read_bytes():
+            read_source(path)
+    except (OSError, DdpifyError) as error:
+        return str(error)
+    return ""
 
 
 def _distributed(facts: Facts, imports: dict[str, cst.CSTNode]) -> tuple[Source, cst.CSTNode] | None:

@@ -97,6 +97,7 @@ UNREACHED = {
     ("metric_not_reduced.find", ""): "phases that nothing tells apart",
     ("evaluation_not_exact.check", "reduces over ranks by itself"): "an evaluation with collectives of its own",
     ("process_group_not_initialized.nowhere", "no statement was found"): "what is left over",
+    ("refusals.no_loop", "Seen(path.name)"): "a module that is no Python 3",
     ("refusals.check_trains", "_OTHER"): "another framework, with torch in a module",
 }
 

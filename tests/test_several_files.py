@@ -346,3 +346,15 @@ def test_a_model_that_saves_itself_is_unwrapped_where_it_may_be_either(tmp_path:
     assert "        unwrap(model).save(path)\n" in (tmp_path / "files_ddp.py").read_text()
     guarded = "        if is_main_process():\n            torch.save(self.state_dict(), path)\n"
     assert guarded in (tmp_path / "net_ddp.py").read_text()
+
+
+def test_a_module_that_trains_and_is_no_python_3_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script was said to apply a model only."""
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+    Path("utils.py").write_text(UTILS.replace("x.to(device)", "x.cuda(async=True)"))
+    Path("train.py").write_text(TRAIN)
+    result = CliRunner().invoke(cli, ["train.py"], prog_name="ddpify")
+    assert result.exit_code == 2
+    assert "utils.py:13:" in result.stderr
+    assert "this file could not be read: `async=` is a syntax error" in result.stderr

@@ -236,10 +236,14 @@ def test_comments_above() -> None:
 WRONG = {
     "syntax": (b"x = 1\ny = = 2\n", r"train\.py:2:\d+: syntax error, ddpify converts Python 3$"),
     "print": (b"x = 1\nprint 'hello'\n", r"train\.py:2:\d+: Python 2 print statement; .*2to3"),
+    "print-between": (b"x = 1\nprint 'hello'\ny = 2\n", r"train\.py:2:1: Python 2 print statement"),
     "print-of-a-name": (b"print x\n", r"train\.py:1:\d+: Python 2 print statement"),
     "except": (b"try:\n    x()\nexcept IOError, e:\n    pass\n", r"train\.py:3:\d+: Python 2 syntax"),
     "exec": (b"exec 'x = 1'\n", r"train\.py:1:\d+: Python 2 syntax"),
-    "async": (b"x.cuda(async=True)\n", r"train\.py:1:\d+: `async=` is a syntax error since Python 3\.7"),
+    "async": (
+        b"import a\nx.cuda(async=True)\nimport b\n",
+        r"train\.py:2:8: `async=` is a syntax error since Python 3\.7",
+    ),
     "binary": (b"\x7fELF\x00\x00\x00", r"train\.py: a binary file, not Python source$"),
     "not-utf-8": (b"x = '\xff\xfe'\n", r"train\.py: .*(not utf-8 text \(byte 5\)|invalid or missing encoding)"),
     "not-what-it-says": (b"# coding: ascii\nx = 1\n\n\nprint('\xe9')\n", r"train\.py: not ascii text \(byte \d+\)"),
@@ -264,7 +268,6 @@ def test_one_sentence(data: bytes, says: str, tmp_path: Path, monkeypatch: pytes
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.xfail(reason="libcst names the token behind the mistake; Python itself names the place", strict=True)
 def test_a_missing_colon_is_found_where_it_is_missing() -> None:
     with pytest.raises(DdpifyError, match=r"train\.py:2:5: "):
         source("x = 1\nif x\n    y = 2\n")

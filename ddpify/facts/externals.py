@@ -72,7 +72,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"copy\.(deepcopy|copy)", "copy"),
     (
         r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|tensorboard_logger\.\w+|"
-        r"visdom\.Visdom",
+        r"visdom\.Visdom|tensorflow(\.compat\.v\d)?\.summary\.(FileWriter|create_file_writer)",
         "writer",
     ),
     (r"argparse\.ArgumentParser|configargparse\.\w+", "parser"),

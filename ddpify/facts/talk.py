@@ -46,6 +46,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
 )
 _COMPILED = tuple((re.compile(p), kind) for p, kind in _ROWS)
 _LEVEL = re.compile(_LEVELS)
+_WRITERS = ("Writer", ".Logger", ".Visdom", ".create_file_writer")
 _PROCESS = frozenset({"os.getpid", "socket.gethostname", "platform.node", "multiprocessing.current_process"})
 #: what a console of rich does
 _ON_CONSOLES = frozenset({"print", "log", "rule", "print_json", "input", "status", "print_exception"})
@@ -81,7 +82,7 @@ def kind_of(call: Outside) -> str:
     role = role_of(call.name)
     if role in ("progress", "progress-range") and not call.name.startswith("fastprogress"):
         return "bar"
-    return "writer" if role == "writer" and call.name.endswith(("Writer", ".Logger", ".Visdom")) else ""
+    return "writer" if role == "writer" and call.name.endswith(_WRITERS) else ""
 
 
 def _is_console(made: str) -> bool:

@@ -41,7 +41,7 @@ _FUNCTIONS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ),
     (r"nibabel\.save|networkx\.write_\w+|SimpleITK\.WriteImage", 1, ("filename", "path", "fileName")),
     (r"matplotlib\.pyplot\.(savefig|imsave)", 0, ("fname",)),
-    (r"cv2\.imwrite|skimage\.io\.imsave|scipy\.misc\.(imsave|toimage)", 0, ("filename", "fname")),
+    (r"cv2\.imwrite|skimage\.io\.imsave|scipy\.misc\.imsave", 0, ("filename", "fname")),
     (r"shutil\.(copy|copy2|copyfile|copytree|move)", 1, ("dst",)),
     (r"os\.(rename|replace|symlink|link|renames)", 1, ("dst",)),
     (r"os\.(remove|unlink|rmdir|removedirs|truncate|mkfifo)", 0, ("path", "name")),
@@ -169,6 +169,9 @@ def _elsewhere(write: Write, facts: Facts) -> bool:
         return False
     if any(isinstance(o, Ext) and _IN_MEMORY.fullmatch(o.name) for o in facts.flow.values.get(write.path, ())):
         return True
+    held = facts.flow.values.get(write.path, ())
+    if held and all(_IN_MEMORY.fullmatch(made_by(o)) for o in held):
+        return True  # image.save(buffer, format="png"), of a buffer that each turn of a loop makes
     known = definitions(facts.flow)
     for event in write.call.events[:1]:
         for node, _ in known.sources(write.path, event.frame):

@@ -531,6 +531,30 @@ def test_a_writer_behind_an_option_that_one_branch_switches_off() -> None:
     assert result.has('if is_main_process():\n    writer.add_scalar("loss", loss.item(), epoch)')
 
 
+def test_event_files_of_tensorflow_are_one_process_s() -> None:
+    """The logger class of many tutorials: each rank wrote a file of events beside rank 0's."""
+    logger = """
+    class Log:
+        def __init__(self, folder):
+            self.writer = tf.summary.FileWriter(folder)
+
+        def image(self, picture, step):
+            for _ in range(2):
+                buffer = BytesIO()
+                scipy.misc.toimage(picture).save(buffer, format="png")
+                self.writer.add_summary(buffer.getvalue(), step)
+    """
+    imports = "import scipy.misc\nimport tensorflow as tf\nfrom io import BytesIO"
+    text = script(imports=imports, functions=logger, before='log = Log("logs")', inside="log.image(x.numpy(), epoch)")
+    result = edited(text, CODE, "DDP401")
+    assert result.has("self.writer = tf.summary.FileWriter(folder) if is_main_process() else None")
+    assert result.has("""
+        scipy.misc.toimage(picture).save(buffer, format="png")
+        if is_main_process():
+            self.writer.add_summary(buffer.getvalue(), step)
+        """)
+
+
 def test_what_fire_could_run_and_the_training_needs() -> None:
     """`fire.Fire()` offers all functions of the module: a loss that is None on the other ranks ended the job there."""
     text = FIRE.format(call="def join(rows):\n    return torch.stack([x for (x,) in rows]), 1\n\nfire.Fire()")
