@@ -45,7 +45,7 @@ class Calls(Library):
     loose: Value = ()
 
     def call(self, node: cst.Call, frame: Frame) -> Value:
-        if node in self.routed:
+        if self.routed and node in self.routed:
             routed = self.through_wrapper(node, frame)
             if routed is not None:
                 return routed

@@ -33,9 +33,12 @@ _ENTRYWISE = frozenset({"float", "double", "int", "long", "bool", "to", "type", 
 
 def join(*values: Value) -> Value:
     """Either of the values; numbers and tensors melt into one."""
+    given = [v for v in values if v]
+    if len(given) == 1 and len(given[0]) == 1:
+        return given[0]
     found: list[Obj] = []
     data: Data | None = None
-    for value in values:
+    for value in given:
         for obj in value:
             if isinstance(obj, Data):
                 data = obj if data is None else merge(data, obj)

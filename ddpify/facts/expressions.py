@@ -22,6 +22,25 @@ def _literal(text: str) -> object:
     return ast.literal_eval(text)
 
 
+#: who evaluates the most frequent kinds of node; asking each of them by `isinstance` is slow for these classes
+_BY_KIND: dict[type[cst.CSTNode], str] = {
+    cst.Name: "name",
+    cst.Attribute: "attribute",
+    cst.Call: "call",
+    cst.Integer: "number_or_text",
+    cst.Float: "number_or_text",
+    cst.SimpleString: "number_or_text",
+    cst.ConcatenatedString: "text",
+    cst.FormattedString: "text",
+    cst.Comparison: "comparison",
+    cst.Subscript: "subscript",
+    cst.ListComp: "comprehension",
+    cst.SetComp: "comprehension",
+    cst.GeneratorExp: "comprehension",
+    cst.DictComp: "comprehension",
+}
+
+
 class Expressions(Operators, Containers):
     """Every kind of expression, its value kept by node."""
 
@@ -32,17 +51,11 @@ class Expressions(Operators, Containers):
         return value
 
     def evaluate(self, node: cst.CSTNode, frame: Frame) -> Value:
+        how = _BY_KIND.get(type(node))
+        if how is not None:
+            found: Value = getattr(self, how)(node, frame)
+            return found
         match node:
-            case cst.Name():
-                return self.name(node, frame)
-            case cst.Attribute():
-                return self.attribute(node, frame)
-            case cst.Call():
-                return self.call(node, frame)
-            case cst.Integer() | cst.Float() | cst.SimpleString():
-                return (Const(_literal(node.value)),)
-            case cst.ConcatenatedString() | cst.FormattedString():
-                return self.text(node, frame)
             case cst.BinaryOperation(left=left, right=right, operator=operator):
                 one, two = self.expr(left, frame), self.expr(right, frame)
                 return self.arithmetic(type(operator).__name__, one, two, node, frame)
@@ -50,8 +63,6 @@ class Expressions(Operators, Containers):
                 return self.boolean(operator, self.expr(left, frame), self.expr(right, frame))
             case cst.UnaryOperation(expression=expression, operator=operator):
                 return self.unary(operator, self.expr(expression, frame))
-            case cst.Comparison():
-                return self.comparison(node, frame)
             case cst.IfExp(test=test, body=body, orelse=orelse):
                 known = self.truth(self.expr(test, frame))
                 if known is not None and isinstance(test, cst.Call):
@@ -62,8 +73,6 @@ class Expressions(Operators, Containers):
                 ):  # the wrapper that the plan puts in is there whatever the test says
                     return one if known is True else two if known is False else join(one, two)
                 return unwrapped(body, orelse, one, two)
-            case cst.Subscript():
-                return self.subscript(node, frame)
             case cst.Tuple(elements=elements) | cst.List(elements=elements) | cst.Set(elements=elements):
                 return self.sequence(node, elements, frame)
             case cst.Dict(elements=elements):
@@ -74,13 +83,14 @@ class Expressions(Operators, Containers):
                 return held
             case cst.Lambda():
                 return self.made(node, frame, Func(node, frame.source, frame.scope))
-            case cst.ListComp() | cst.SetComp() | cst.GeneratorExp() | cst.DictComp():
-                return self.comprehension(node, frame)
             case cst.Await(expression=inner):
                 return self.expr(inner, frame)
             case cst.Yield(value=value) if value is not None:
                 self.hand_on(node, value, frame)
         return UNKNOWN
+
+    def number_or_text(self, node: cst.Integer | cst.Float | cst.SimpleString, _frame: Frame) -> Value:
+        return (Const(_literal(node.value)),)
 
     def sides(
         self, test: cst.BaseExpression, body: cst.BaseExpression, orelse: cst.BaseExpression, frame: Frame

@@ -90,7 +90,7 @@ class Flow(Paths):
     def expr(self, node: cst.CSTNode, frame: Frame) -> Value:
         """`DDP(Net())`, where the plan will wrap what an expression makes."""
         value = super().expr(node, frame)
-        return self.wrapped(value, _Wrap(node, node, frame)) if node in self.around else value
+        return self.wrapped(value, _Wrap(node, node, frame)) if self.around and node in self.around else value
 
     def wrapped(self, value: Value, at: _Wrap, key: str | None = None) -> Value:
         """`DDP(model)`; of a list or dict of models, a new one with each in a wrapper of its own."""
@@ -148,7 +148,7 @@ class Flow(Paths):
         outer, self.stmt = self.stmt, stmt
         try:
             ended = self.compound(stmt, frame)
-            if stmt in self.inserted:
+            if self.inserted and stmt in self.inserted:
                 self.after(stmt, frame)
             return ended
         finally:
@@ -179,7 +179,7 @@ class Flow(Paths):
         outer, self.stmt = self.stmt, stmt
         try:
             ended = self.small_statement(stmt, frame)
-            if stmt in self.inserted:
+            if self.inserted and stmt in self.inserted:
                 self.after(stmt, frame)
             return ended
         finally:

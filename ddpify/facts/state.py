@@ -108,7 +108,10 @@ class State:
         """Write down what an expression holds, in any context; what a trial pass made is no value of the script."""
         if not self.trial:
             known = self.values.get(node)
-            self.values[node] = value if known is None or known == value else join(known, value)
+            if known is None:
+                self.values[node] = value
+            elif known is not value and known != value:
+                self.values[node] = join(known, value)
 
     def site(self, node: cst.CSTNode, frame: Frame) -> Site:
         return Site(node, frame.source, frame)

@@ -49,13 +49,18 @@ def _is_dataset(cls: Class) -> bool:
 def _sampled(facts: Facts) -> set[int]:
     """The functions that the methods of dataset classes call by name, and what those call."""
     found: set[int] = set()
-    todo = [
-        (f.node, f.scope, cls)
+    # each once: many modules of a project import the same class
+    classes = {
+        id(cls): cls
         for source in facts.project.files()
         if source in facts.flow.modules
         for value in facts.flow.modules[source].scope.names.values()
         for cls in value
         if isinstance(cls, Class) and _is_dataset(cls)
+    }
+    todo = [
+        (f.node, f.scope, cls)
+        for cls in classes.values()
         for name, member in cls.members.items()
         if name != "__init__"
         for f in member

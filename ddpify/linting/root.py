@@ -179,5 +179,5 @@ def parents_of(facts: Facts) -> frozenset[str]:
 
 def reached_in(facts: Facts, source: Source) -> frozenset[str]:
     """The functions of a file that a script runs, and the file itself."""
-    ran = (n for n in facts.flow.followed if isinstance(n, cst.FunctionDef) and n in source.parents)
+    ran = (n for n in source.of(cst.FunctionDef) if n in facts.flow.followed)
     return frozenset([MODULE, *(named(source, n) for n in ran)])
