@@ -38,7 +38,9 @@ class Networks(Builtins):
         self, role: str, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
     ) -> Value:
         first = self.first(given, named, "module", "model")
-        inner = [o for o in first if isinstance(o, (Module, Wrapped))]
+        # torch.compile(net), of what turned out to be a model when the optimizer took its parameters
+        known = [o.module if isinstance(o, Thing) and o.module is not None else o for o in first]
+        inner = [o for o in known if isinstance(o, (Module, Wrapped))]
         if role == "copy" and inner and (isinstance(inner[0], Module) or self.inserted):
             # of what will be wrapped, the plan copies the module: copy.deepcopy(model.module)
             copied = modules(tuple(inner))

@@ -9,6 +9,8 @@ import libcst as cst
 from ddpify.facts.values import Class, Ext, Func, Mod, Value
 from ddpify.source import Source
 
+#: the module that `importlib.import_module(args.model)` gives
+RUN_TIME_MODULE = "<chosen at run time>"
 #: of so many a lookup may give any; of more nothing is known
 MOST = 8
 #: what the packages are looked up for, and what all that they have is
@@ -16,7 +18,9 @@ _KINDS = {"torch.optim": "torch.optim.Optimizer", "torch.optim.lr_scheduler": "t
 
 
 def of_library(module: Ext) -> Value:
-    """`getattr(torch.optim, config["optimizer"])`"""
+    """`getattr(torch.optim, config["optimizer"])`; of a module that is chosen at run time, anything."""
+    if module.name == RUN_TIME_MODULE:
+        return (Ext(f"{RUN_TIME_MODULE}.<name>"),)
     return (Ext(_KINDS[module.name]),) if module.name in _KINDS else ()
 
 

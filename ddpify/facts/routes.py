@@ -10,7 +10,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import FromBatch, Module
+from ddpify.facts.values import FromBatch, Module, Thing
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +88,8 @@ def _named(flow: Flow, func: cst.BaseExpression, module: Module) -> tuple[cst.Ba
             return None
         names.insert(0, key)
         node = node.value
-        if any(
-            isinstance(o, Module) and module in (o, o.inner) and root(o) is module for o in flow.values.get(node, ())
-        ):
+        held = [o.module if isinstance(o, Thing) else o for o in flow.values.get(node, ())]
+        if any(isinstance(o, Module) and module in (o, o.inner) and root(o) is module for o in held):
             return (node, ".".join(names)) if names not in (["forward"], ["__call__"]) else None
     return None
 

@@ -9,6 +9,7 @@ from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.factories import Factories
 from ddpify.facts.frames import Frame
 from ddpify.facts.outside import made_by
+from ddpify.facts.registries import RUN_TIME_MODULE
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
@@ -65,9 +66,7 @@ def loader_argument(at: int, arg: cst.Arg) -> str:
     return LOADER_ARGUMENTS[at] if not arg.star and at < len(LOADER_ARGUMENTS) else ""
 
 
-#: What stands for a module of which nothing is known but that it is one.
 FILLED = frozenset(f"torch.{n}" for n in ("zeros", "ones", "full", "empty", "randn", "rand", "tensor"))
-RUN_TIME_MODULE = "<chosen at run time>"
 
 
 #: what does not hold while a script trains

@@ -13,6 +13,7 @@ from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.given import Made, made_in_place
+from ddpify.facts.methods import PREPARES
 from ddpify.facts.placing import common_block, in_block, in_branches
 from ddpify.facts.preparing import comes_again, only_notes, prepares, runs_again
 from ddpify.facts.roles import Roles, root
@@ -79,10 +80,12 @@ def find_wraps(flow: Flow, roles: Roles) -> list[WrapPoint | NoWrapPoint]:
             continue
         forwards = [
             e
-            for e in flow.log.of("forward")
+            for e in flow.log.of("forward", "method")
             if e.node in roles.training_forwards
             and e.grad is not False
             and e.obj is not None
+            # net.get_loss(x), of a class that is not there
+            and (e.kind == "forward" or (isinstance(e.obj, Module) and e.name not in PREPARES))
             and module in [root(m) for m in modules((e.obj,))]
         ]
         if forwards:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpify.facts import Facts
-from ddpify.facts.summaries import RUN_TIME_MODULE
+from ddpify.facts.registries import RUN_TIME_MODULE
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Finding, Rule
 

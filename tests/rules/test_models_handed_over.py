@@ -93,3 +93,45 @@ def test_an_experiment_that_two_branches_make_is_wrapped_in_its_own_text() -> No
     """The model of the branch that only tests is another one, of the same line."""
     text = convert_source(Source(Path("train.py"), EXPERIMENTS.encode())).text
     assert '        self.model = self.build(width).to("cpu")\n        self.model = DDP(self.model)\n' in text
+
+
+UNSEEN = """
+import sys
+from importlib import import_module
+import torch
+from torch.utils.data import DataLoader
+from nets import Net
+
+place, name = sys.argv[1].split(":")
+net = {made}
+loader = DataLoader(torch.ones(8, 4), shuffle=True)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+{compiled}
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        loss = {loss}
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        print(net.sample(4))
+"""
+
+
+@pytest.mark.parametrize("compiled", ["", "net = torch.compile(net)"])
+@pytest.mark.parametrize("made", ["getattr(import_module(place), name)(4)", "Net(4)"])
+@pytest.mark.parametrize(
+    ("loss", "given"),
+    [
+        ("net(net.prepare(x)).mean()", 'net(forward_through(net, "prepare", x)).mean()'),
+        ("net.get_loss(x)", 'forward_through(net, "get_loss", x)'),
+    ],
+)
+def test_a_model_whose_class_is_not_there_trains_in_its_methods(
+    compiled: str, made: str, loss: str, given: str
+) -> None:
+    code = UNSEEN.format(compiled=compiled, made=made, loss=loss)
+    text = convert_source(Source(Path("train.py"), code.encode())).text
+    assert f"loss = {given}" in text
+    assert "net = DDP(net)" in text
+    assert "net.module.sample(4)" in text
