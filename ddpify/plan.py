@@ -89,7 +89,12 @@ def make_plan(facts: Facts, *, debug: bool = False) -> Plan:
 
 
 def _done_by_one(finding: Finding, findings: list[Finding]) -> bool:
-    """Under `with main_process_first()` one process per node does all that is there: no guard for rank 0 inside."""
+    """Under `with main_process_first()` one process per node does all that is there: no guard for rank 0 inside.
+
+    What is printed where a cache is there already is printed by every process.
+    """
+    if finding.code == "DDP402":
+        return False
     withs = {e.node for f in findings for e in f.edits if isinstance(e, Guard) and e.header.startswith("with ")}
     own = [e for e in finding.edits if isinstance(e, Guard) and e.header.startswith("if ")]
     return bool(withs) and bool(own) and all(any(a in withs for a in e.source.ancestors(e.node)) for e in own)

@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.drawing import is_seeded
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.placing import steps
+from ddpify.facts.placing import in_branches, steps
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import Paths, Read, asks_files, find_reads
 from ddpify.facts.values import Loader, Module
@@ -75,6 +75,18 @@ def in_cache(event: Event, facts: Facts) -> bool:
 
     here = inside(event.frame.source, event.node)
     return here or event.frame.reached_through(lambda entry: inside(entry.frame.source, entry.call))
+
+
+def finds_cache(event: Event, facts: Facts) -> bool:
+    """Whether something is done where a cache is there already, as on every rank but the one that builds it."""
+    for cache in caches(facts):
+        if not isinstance(cache.place, cst.If) or cache.place.orelse is None:
+            continue
+        built = next((s for f, s, _ in steps(cache.event) if f is cache.frame), None)
+        for frame, stmt, _ in steps(event):
+            if built is not None and frame.node is cache.frame.node and in_branches(cache.source, stmt, built):
+                return cache.place in cache.source.ancestors(stmt)
+    return False
 
 
 def _in_training(facts: Facts, event: Event) -> bool:

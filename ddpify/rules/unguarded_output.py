@@ -8,6 +8,7 @@ from typing import ClassVar
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.caches import finds_cache
 from ddpify.facts.first import by_one
 from ddpify.facts.frames import Event
 from ddpify.facts.locality import locality
@@ -296,7 +297,8 @@ class UnguardedOutput(Rule):
                 depends_on_rank(a.value, e.frame, facts.flow) or names_process(facts, a.value) for a in call.node.args
             )
             shown = t.kind == "bar" and depends_on_rank(call.node.func, e.frame, facts.flow)  # tqdm if main else iter
-            if not (shown or by_one(facts, e) or (named and t.kind not in _NOT_RANKS)):
+            alone = by_one(facts, e) and not (facts.converting and finds_cache(e, facts) and not guarded(e, facts.flow))
+            if not (shown or alone or (named and t.kind not in _NOT_RANKS)):
                 return False
         return True
 

@@ -272,3 +272,37 @@ def test_a_database_is_built_by_one() -> None:
     before = "if not os.path.exists('rows'):\n    build('rows')\nrows = lmdb.open('rows', readonly=True, map_size=1000)"
     result = edited(script(imports="import lmdb", functions=functions, before=before), CODE)
     assert result.has(f"{FIRST}if not os.path.exists('rows'):\n        build('rows')")
+
+
+KEPT = """
+import os
+import pickle
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def table(path):
+    if os.path.exists(path):
+        print("loading", path)
+        held = pickle.load(open(path, "rb"))
+    else:
+        print("building", path)
+        held = [1, 2, 3]
+        pickle.dump(held, open(path, "wb"))
+    return held
+
+words = table("words.dat")
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+model = nn.Linear(4, len(words))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (x,) in loader:
+    model(x).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_what_is_printed_where_a_cache_is_found_is_printed_once() -> None:
+    """One process per node builds it, all the others find it and would say so."""
+    text = convert_bytes(KEPT.encode()).text
+    assert '            if is_main_process():\n                print("loading", path)\n' in text
+    assert '        else:\n            print("building", path)\n' in text
