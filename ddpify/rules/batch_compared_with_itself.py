@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.contents import constants, origins
+from ddpify.facts.contents import constants, origins, with_parts
 from ddpify.facts.trails import shown
 from ddpify.facts.values import Class, Ext, FromBatch, FromForward, Func, Loader, Method, Value
 from ddpify.rules._base import Converts, Finding, Good, Rule, Severity
@@ -62,18 +62,46 @@ class BatchComparedWithItself(Rule):
             """,
             gives=("    alike = torch.matmul(net(one), net(other).T)",),
         ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
+            class Pair(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.one, self.other = nn.Linear(4, 2), nn.Linear(4, 2)
+                def forward(self, x, y):
+                    alike = self.one(x) @ self.other(y).T
+                    return nn.functional.cross_entropy(alike, torch.arange(len(x)))
+            loader = DataLoader(TensorDataset(torch.ones(8, 4), torch.ones(8, 4)), batch_size=4)
+            net = Pair()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for x, y in loader:
+                net(x, y).backward()
+                optimizer.step()
+            """,
+            gives=("        alike = self.one(x) @ self.other(y).T",),
+        ),
     )
 
     def check(self, facts: Facts) -> Iterator[Finding]:
         training = {id(n) for n in facts.after_roles.training_forwards}
+        said: set[int] = set()
         for source in facts.project.files() if facts.roles.training_loaders else ():
             for node in source.of(cst.BinaryOperation, cst.Call):
                 pair = _operands(facts, node)
-                if pair is None or not all(_of_batch(facts, training, p) for p in pair) or not facts.editable(source):
+                if pair is None or not facts.editable(source):
+                    continue
+                inside = facts.converting and _is_in_model(facts, source, node)
+                if not all(_of_batch(facts, training, p, inside) for p in pair):
                     continue
                 if not facts.converting and any(_gathered(facts, source, p) for p in pair):
                     continue
-                yield self.finding(source, node, self.said(facts, source, node), note=facts.converting)
+                home = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
+                if not facts.converting or id(home) not in said:  # one note for each loss
+                    said.add(id(home))
+                    yield self.finding(source, node, self.said(facts, source, node), note=facts.converting)
 
     def said(self, facts: Facts, source: Source, node: cst.CSTNode) -> str:
         many = "fewer than before" if facts.global_batch == "keep" else "as many as before"
@@ -121,11 +149,17 @@ def _turned(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None
     return None
 
 
-def _of_batch(facts: Facts, training: set[int], node: cst.BaseExpression) -> bool:
-    """The outputs of a training forward, of a batch of a loader."""
+def _of_batch(facts: Facts, training: set[int], node: cst.BaseExpression, inside: bool) -> bool:
+    """The outputs of a training forward, or of a layer inside one, of a batch of a loader."""
     found = _known(facts, node)
     batch = any(isinstance(o, FromBatch) and isinstance(o.loader, Loader) for o in found)
-    return batch and any(isinstance(o, FromForward) and id(o.node) in training for o in found)
+    return batch and any(isinstance(o, FromForward) and (inside or id(o.node) in training) for o in found)
+
+
+def _is_in_model(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
+    """`loss = contrast(image @ text.T)` in the forward of the model that trains."""
+    own = {id(part.cls.node) for m in facts.roles.trained for part in with_parts(m) if part.cls is not None}
+    return any(isinstance(a, cst.ClassDef) and id(a) in own for a in source.ancestors(node))
 
 
 def _known(facts: Facts, node: cst.BaseExpression) -> frozenset[object]:
