@@ -71,7 +71,8 @@ def find_setup(facts: Facts) -> SetUp | None:
     bound = [e for e in facts.flow.log.of("bind", "set") if e.seq < facts.flow.main_end]
     events += [e for e in bound if e.stmt in choosing or _holds_model(facts, e.value)]
     events.sort(key=lambda e: e.seq)
-    placed = [(e, steps(e)) for e in events]
+    # what a comprehension does, the function around it does
+    placed = [(e, [(frame.home, stmt, loops) for frame, stmt, loops in steps(e)]) for e in events]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
     # what happens in a module when it is imported happens before the script's own statements, whatever they are
     placed = [(e, s) for e, s in placed if not any(isinstance(stmt, (cst.Import, cst.ImportFrom)) for _, stmt, _ in s)]

@@ -67,3 +67,32 @@ def test_what_has_no_wrapper_is_asked_as_it_is(net: str) -> None:
     loaders = "{k: DataLoader(TensorDataset(d), batch_size=2) for k, d in parts.items()}"
     text = convert_bytes(SCRIPT.format(net=net, loaders=loaders).encode()).text
     assert '{key: unwrap(getattr(self, key)).state_dict() for key in ("model", "optimizer")}' in text
+
+
+def test_models_that_a_comprehension_makes_are_made_in_the_function_around_it() -> None:
+    script = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def make(width):
+    return nn.Linear(4, width)
+
+
+def main():
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+    nets = [make(width).to(device) for width in (1, 2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    for (x,) in loader:
+        for net, optimizer in zip(nets, optimizers):
+            net(x.to(device)).mean().backward()
+            optimizer.step()
+
+
+main()
+"""
+    text = convert_bytes(script.encode()).text
+    assert "    device = setup_distributed()\n" in text
+    assert 'torch.device("cuda" if' not in text
