@@ -519,6 +519,36 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         set(),
     ),
+    "a filter of the project's that knows the rank": (
+        """
+        import logging
+        class First(logging.Filter):
+            def __init__(self, rank):
+                self.rank = rank
+            def filter(self, record):
+                return self.rank == 0
+        only = First(dist.get_rank())
+        logging.basicConfig(level=logging.DEBUG)
+        logging.getLogger("").addFilter(only)
+        logging.info("begun")
+        """,
+        set(),
+    ),
+    "a filter that does not": (
+        """
+        import logging
+        class Short(logging.Filter):
+            def __init__(self, most):
+                self.most = most
+            def filter(self, record):
+                return len(record.msg) < self.most
+        only = Short(80)
+        logging.basicConfig(level=logging.DEBUG)
+        logging.getLogger("").addFilter(only)
+        logging.info("begun")
+        """,
+        {"DDP402"},
+    ),
     "nobody has any": ('import sys\nout = open("log.txt")\nsys.stderr = out\nprint("begun")', {"DDP402"}),
     # who writes
     "the library is told who writes": (

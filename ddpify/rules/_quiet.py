@@ -7,8 +7,9 @@ import re
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.ranks import guarded
-from ddpify.facts.values import Ext, Func
+from ddpify.facts.frames import Event
+from ddpify.facts.ranks import depends_on_rank, guarded
+from ddpify.facts.values import Ext, Func, Instance
 from ddpify.source import dotted
 
 _HELPER = re.compile(r"(?!torch\.|deepspeed\.).*\b(init_distributed\w*|init_dist\w*|setup_for_distributed)")
@@ -34,3 +35,14 @@ def stdout_is_another(facts: Facts) -> bool:
     """`if rank != 0: sys.stdout = open(os.devnull, "w")`"""
     sets = (e for e in facts.flow.log.of("set") if e.name == "stdout" and isinstance(e.obj, Ext))
     return any(e.obj is not None and getattr(e.obj, "name", "") == "sys" and guarded(e, facts.flow) for e in sets)
+
+
+def is_given_rank(facts: Facts, e: Event) -> bool:
+    """`logger.addFilter(RankFilter(rank))`: an object of the project's that was made with the rank."""
+    call = e.node if isinstance(e.node, cst.Call) and e.name in ("addFilter", "addHandler") else None
+    for given in (o for a in call.args for o in facts.flow.values.get(a.value, ())) if call is not None else ():
+        made = given.site.node if isinstance(given, Instance) else None
+        parts = [a.value for a in made.args] if isinstance(made, cst.Call) else []
+        if isinstance(given, Instance) and any(depends_on_rank(p, given.site.frame, facts.flow) for p in parts):
+            return True
+    return False

@@ -22,7 +22,7 @@ from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
-from ddpify.rules._quiet import print_is_replaced
+from ddpify.rules._quiet import is_given_rank, print_is_replaced
 from ddpify.source import Source
 
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
@@ -317,7 +317,7 @@ class UnguardedOutput(Rule):
             told = not e.name.startswith("loguru.") and any(e in t.call.events for t in talk)
             if settings and isinstance(e.node, cst.Call) and not told:
                 named = any(depends_on_rank(a.value, e.frame, facts.flow) or _asks_first(a, e) for a in e.node.args)
-                if named or guarded(e, facts.flow):
+                if named or guarded(e, facts.flow) or is_given_rank(facts, e):
                     return True
         return False
 
