@@ -550,6 +550,39 @@ CASES: dict[str, tuple[str, set[str]]] = {
         {"DDP402"},
     ),
     "nobody has any": ('import sys\nout = open("log.txt")\nsys.stderr = out\nprint("begun")', {"DDP402"}),
+    # one backward for each forward
+    "a scaler of one kind or another": (
+        """
+        class Plain:
+            def step(self, loss, optimizer):
+                loss.backward()
+                optimizer.step()
+        class Scaled:
+            def __init__(self, by):
+                self.by = by
+            def step(self, loss, optimizer):
+                (loss * self.by).backward()
+                optimizer.step()
+        stepper = Plain()
+        if world > 3:
+            stepper = Scaled(8)
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            stepper.step(F.mse_loss(model(x.cuda()), y.cuda()), optimizer)
+        """,
+        set(),
+    ),
+    "two backwards through one forward": (
+        """
+        for x, y in train_loader:
+            optimizer.zero_grad()
+            out = model(x.cuda())
+            F.mse_loss(out, y.cuda()).backward(retain_graph=True)
+            F.l1_loss(out, y.cuda()).backward()
+            optimizer.step()
+        """,
+        {"DDP207"},
+    ),
     # who writes
     "the library is told who writes": (
         """

@@ -210,7 +210,7 @@ class SeveralForwardsBeforeBackward(Rule):
                         not reached
                         or not (pending or ran)
                         or (again and not pending)
-                        or (last is not None and alternatives(last, e))
+                        or (last is not None and (alternatives(last, e) or of_one_call(last, e)))
                     ):
                         continue
                     if not pending and last is not None:
