@@ -146,6 +146,8 @@ def _turned(facts: Facts, node: cst.BaseExpression) -> cst.BaseExpression | None
         case cst.Call(func=cst.Attribute(value=value, attr=cst.Name(value="transpose" | "permute")), args=[a, b]):
             known = [constants(facts.flow.values.get(x.value, ())) for x in (a, b)]
             return value if known in ([[0], [1]], [[1], [0]]) else None
+        case cst.Call(func=cst.Attribute(value=value, attr=cst.Name(value="contiguous" | "clone" | "detach")), args=[]):
+            return _turned(facts, value)
     return None
 
 

@@ -34,6 +34,7 @@ for x, y in loader:
     ("loss", "number"),
     [
         ("nn.functional.cross_entropy(a @ b.T, torch.arange(4))", 1),
+        ("torch.mm(a, b.t().contiguous()).mean() + torch.mm(a, a.T.detach()).mean()", 1),
         ("(torch.mm(a, b.t()) - a @ a.T).pow(2).mean()", 1),
         ("(a @ self.table.T).mean()", 0),
         ("(a.unsqueeze(1) @ b.unsqueeze(1).transpose(-2, -1)).mean()", 0),
