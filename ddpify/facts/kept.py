@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from ddpify.facts.again import Again, computed_again
 from ddpify.facts.altered import OTHERWISE, altered
-from ddpify.facts.collected import collected, holders_of_lists, left_over, mean_lists
+from ddpify.facts.collected import collected, holder_of, holders_of_lists, left_over, mean_lists
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import Meter, meters
 from ddpify.facts.metrics import loop_facts
+from ddpify.facts.roles import loaders_in
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.starts import base_of
 from ddpify.facts.tallies import Tally, tallies
@@ -46,8 +47,24 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
     made = [] if loop.dealt else left_over(facts, loop)
     whole |= {a.name for a in again}
-    rest = [name for name in dict.fromkeys((*names, *made)) if name not in whole]
+    idle = _fed_elsewhere(facts, loop)
+    rest = [name for name in dict.fromkeys((*names, *made)) if name not in whole and name not in idle]
+    lists = [name for name in lists if name not in idle]
+    held = [m for m in held if m.target not in idle]
+    counted = [t for t in counted if t.target not in idle]
     return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest), again)
+
+
+def _fed_elsewhere(facts: Facts, loop: LoopFacts) -> set[str]:
+    """`if phase == "val": answers.append(...)` of a loop that trains in another phase: nothing of the training."""
+    trains: dict[str, bool] = {}
+    for e in facts.flow.log.of("method", "call", "augment", "store"):
+        holder = holder_of(e) if e.frame is loop.frame and loop.node in e.frame.source.ancestors(e.stmt) else None
+        if holder is not None:
+            name = e.frame.source.code(holder)
+            read = (o for lp in e.loops if lp.node is loop.node for o in loaders_in(lp.iterates))
+            trains[name] = trains.get(name, False) or any(o in facts.roles.training_loaders for o in read)
+    return {name for name, any_of_training in trains.items() if not any_of_training}
 
 
 def needed(facts: Facts, loop: LoopFacts) -> frozenset[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from ddpify.convert import convert, convert_source
 from ddpify.source import Source
+from tests.rules.edited import edited
 
 SCRIPT = """\
 from collections import Counter, defaultdict
@@ -452,3 +453,42 @@ def test_a_count_that_the_batches_decide_is_no_number_of_batches() -> None:
     )
     done = convert_source(Source(Path("train.py"), script.encode()))
     assert "        [high] = all_reduce_sum(high)\n        if is_main_process():\n            print(high)" in done.text
+
+
+VALIDATED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loaders = {{
+    "train": DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True),
+    "val": DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2),
+}}
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for phase in ["train", "val"]:
+        losses, answers = [], []
+        for (x,) in loaders[phase]:
+            with torch.set_grad_enabled(phase == "train"):
+                found = model(x)
+                loss = found.mean()
+                if phase == "{phase}":
+                    losses.append(loss.item())
+                    answers.extend([row for row in found.detach()])
+                if phase == "train":
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+        if phase == "{phase}":
+            print(sum(losses) / len(losses), torch.stack(answers).max())
+"""
+
+
+def test_what_one_phase_keeps_of_an_evaluation_is_nothing_of_the_training() -> None:
+    """Empty lists were brought together behind the training, and said to be an estimate of it."""
+    found = edited(VALIDATED.format(phase="val"), "DDP501")
+    assert "gather" not in found.text
+    assert "all_reduce" not in found.text
+    assert not found.left
+    assert edited(VALIDATED.format(phase="train"), "DDP501").left
