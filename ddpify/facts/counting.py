@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -73,10 +74,20 @@ def _is_whole(facts: Facts, node: cst.BaseExpression) -> bool:
 def _targets(node: cst.CSTNode) -> list[cst.CSTNode]:
     match node:
         case cst.AssignTarget(target=target) | cst.AugAssign(target=target) | cst.AnnAssign(target=target):
-            return list(walk(target))
+            return list(_set_by(target))
         case cst.For(target=target) | cst.NamedExpr(target=target):
-            return list(walk(target))
+            return list(_set_by(target))
     return []
+
+
+def _set_by(target: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+    """The names and attributes that get a value; `table[epoch]` sets no epoch."""
+    match target:
+        case cst.Tuple(elements=elements) | cst.List(elements=elements):
+            for element in elements:
+                yield from _set_by(element.value)
+        case cst.Name() | cst.Attribute():
+            yield target
 
 
 def first_statement(node: cst.For | cst.While) -> cst.CSTNode:

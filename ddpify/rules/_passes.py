@@ -14,7 +14,7 @@ from ddpify.facts.counting import counts
 from ddpify.facts.frames import Event
 from ddpify.facts.roles import EpochLoop, expression_for, loaders_in
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Ext, FromBatch, Loader, Site
+from ddpify.facts.values import Ext, FromBatch, Loader, Scheduler, Site
 from ddpify.rules._base import Finding, Rule
 from ddpify.source import Source, walk
 
@@ -163,11 +163,33 @@ def _made_in(node: cst.CSTNode, site: Site) -> bool:
     return any(node in source.ancestors(at) for source, at in ways if at in source.parents)
 
 
+def may_draw(facts: Facts, epoch: EpochLoop, at: int, name: str) -> bool:
+    """`fit(loader)` for several loaders: whether one draws by a sampler of its own there, which has no epoch."""
+    assert epoch.loop is not None
+    node, stmt = epoch.loop.node, epoch.way[at][1]
+    for other in facts.roles.epoch_loops:
+        if other.loop is None or other.loop.node is not node or stmt not in [s for _, s in other.way[at : at + 1]]:
+            continue
+        known = loader_facts(facts, other.loader)
+        within, alike = node if at == 0 else None, facts.roles.training_loaders  # the loaders of other branches
+        named = expression_for(other.loader, other.way[at][0], facts.flow, within, alike)
+        if known is not None and known.draws is not None and named == name:
+            return True
+    return False
+
+
 def set_epoch(facts: Facts, loader: Loader, name: str, epoch: str = "") -> str:
     """`loader.sampler.set_epoch(epoch)`; where nothing counts the passes, the sampler does."""
     known = loader_facts(facts, loader)
     sampler = f"{name}.{known.sampler_path if known is not None else 'sampler'}"
     return f"{sampler}.set_epoch({epoch or f'{sampler}.epoch + 1'})"
+
+
+def steps_in(facts: Facts, loop: cst.CSTNode) -> bool:
+    """Whether weights change in a loop: an attack in an evaluation goes backward, too, and steps nothing."""
+    steps = [e for e in facts.flow.log.of("method") if e.name == "step" and not isinstance(e.obj, Scheduler)]
+    inside = (lp.node for e in steps for loops in e.all_loops() for lp in loops)
+    return not steps or any(node is loop for node in inside)
 
 
 def begun(rule: Rule, facts: Facts, found: Pass, place: cst.CSTNode) -> Finding:

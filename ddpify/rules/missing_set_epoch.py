@@ -14,9 +14,21 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Loader, Sampler, Scheduler
+from ddpify.facts.values import Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
-from ddpify.rules._passes import begins_again, begun, counted, drawn, is_once, one_by_one, passes, remade, set_epoch
+from ddpify.rules._passes import (
+    begins_again,
+    begun,
+    counted,
+    drawn,
+    is_once,
+    may_draw,
+    one_by_one,
+    passes,
+    remade,
+    set_epoch,
+    steps_in,
+)
 from ddpify.source import walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
@@ -152,7 +164,7 @@ class MissingSetEpoch(Rule):
                 not self.is_set(facts, epoch)
                 and facts.editable(epoch.loop.frame.source)
                 and not is_once(facts, epoch.loop.node)
-                and _steps_in(facts, epoch.batch_loop.node)
+                and steps_in(facts, epoch.batch_loop.node)
             ):
                 name = next(
                     (e for f, _ in epoch.way if (e := expression_for(epoch.loader, f, facts.flow))), "the loader"
@@ -203,7 +215,7 @@ class MissingSetEpoch(Rule):
             if variable is None:
                 continue
             line = set_epoch(facts, epoch.loader, loader, variable)
-            if self.may_draw(facts, epoch, at, loader):
+            if may_draw(facts, epoch, at, loader):
                 kind = facts.names_of(frame.source)["DistributedSampler"]
                 line = f"if isinstance({line.rpartition('.')[0]}, {kind}):\n    {line}"
                 edits.append(AddImport(frame.source, "DistributedSampler"))
@@ -237,20 +249,6 @@ class MissingSetEpoch(Rule):
             "the loader and the epoch in one place",
             left="call loader.sampler.set_epoch(epoch) at the head of each epoch",
         )
-
-    def may_draw(self, facts: Facts, epoch: EpochLoop, at: int, name: str) -> bool:
-        """`fit(loader)` for several loaders: whether one draws by a sampler of its own there, which has no epoch."""
-        assert epoch.loop is not None
-        node, stmt = epoch.loop.node, epoch.way[at][1]
-        for other in facts.roles.epoch_loops:
-            if other.loop is None or other.loop.node is not node or stmt not in [s for _, s in other.way[at : at + 1]]:
-                continue
-            known = loader_facts(facts, other.loader)
-            within, alike = node if at == 0 else None, facts.roles.training_loaders  # the loaders of other branches
-            named = expression_for(other.loader, other.way[at][0], facts.flow, within, alike)
-            if known is not None and known.draws is not None and named == name:
-                return True
-        return False
 
     def one_of_several(self, facts: Facts, epoch: EpochLoop) -> str:
         """`for loader in loaders: for batch in loader:`: each of them, by the name that it has there."""
@@ -287,7 +285,8 @@ class MissingSetEpoch(Rule):
         node = epoch.loop.node
         for at, (frame, stmt) in enumerate(epoch.way):
             loader = self.loader_in(facts, epoch, frame, node if at == 0 else None)
-            if not facts.editable(frame.source) or loader is None or self.made_there(epoch, node):
+            here = facts.editable(frame.source) and loader is not None and not self.made_there(epoch, node)
+            if not here or loader is None or may_draw(facts, epoch, at, loader):
                 continue
             place = (
                 first_statement(node)
@@ -312,10 +311,13 @@ class MissingSetEpoch(Rule):
         return call is not None and node in epoch.loader.site.source.ancestors(call)
 
     def loader_in(self, facts: Facts, epoch: EpochLoop, frame: Frame, within: cst.CSTNode | None) -> str | None:
-        alike = [o for o in facts.roles.training_loaders if self.shuffles(facts, o)]
-        return expression_for(epoch.loader, frame, facts.flow, within, alike) or (
-            expression_for(epoch.loader, frame, facts.flow, alike=alike) if within is not None else None
-        )
+        every = facts.roles.training_loaders
+        for alike in ([o for o in every if self.shuffles(facts, o)], every):  # `may_draw` has what does not shuffle
+            for inside in dict.fromkeys((within, None)):
+                name = expression_for(epoch.loader, frame, facts.flow, inside, alike)
+                if name is not None:
+                    return name
+        return None
 
     def variable(self, facts: Facts, epoch: EpochLoop, frame: Frame, edits: list[Edit]) -> str | None:
         """The name of the epoch in a frame; `_` in the loop gets one."""
@@ -349,10 +351,3 @@ class MissingSetEpoch(Rule):
                 yield begun(self, facts, found, place)
             else:
                 yield self.finding(found.source, found.node, found.problem, left=_PASS)
-
-
-def _steps_in(facts: Facts, loop: cst.CSTNode) -> bool:
-    """Whether weights change in a loop: an attack in an evaluation goes backward, too, and steps nothing."""
-    steps = [e for e in facts.flow.log.of("method") if e.name == "step" and not isinstance(e.obj, Scheduler)]
-    inside = (lp.node for e in steps for loops in e.all_loops() for lp in loops)
-    return not steps or any(node is loop for node in inside)

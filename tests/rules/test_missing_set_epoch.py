@@ -35,6 +35,7 @@ def train_epoch():
     "loop",
     [
         "epoch = start\nwhile epoch < 9:\n    {here}\n    train_epoch()\n    epoch += 1",
+        "epoch = start\nwhile epoch < 9:\n    {here}\n    train_epoch()\n    sys.argv[epoch] = ''\n    epoch += 1",
         "epoch = start\nwhile True:\n    {here}\n    epoch += 1\n    train_epoch()\n    if epoch > 9:\n        break",
         "def fit():\n    for epoch in range(start, 9):\n        {here}\n        train_epoch()\n\nfit()",
         (
@@ -435,3 +436,56 @@ def test_a_loader_that_each_epoch_makes_anew_is_told_before_it_is_handed_on(made
     text = edited(ANEW.format(made=made), "DDP301", "DDP302").text
     assert "        anew.sampler.set_epoch(epoch)\n        train(net, anew)\n" in text
     assert text.count("set_epoch") == 1
+
+
+BALANCED = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+data = TensorDataset(torch.ones(8, 4))
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if len(sys.argv) > 1:
+    loader = DataLoader(data, batch_size=2, sampler=WeightedRandomSampler(torch.ones(8), 8))
+else:
+    loader = DataLoader(data, batch_size=2, shuffle=True)
+
+
+def fit(loader):
+    {head}
+        {turn}
+        for (x,) in loader:
+            model(x).mean().backward()
+            optimizer.step()
+
+
+fit(loader)
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "turn", "epoch"),
+    [
+        ("for epoch in range(3):", "pass", "epoch"),
+        ("epoch = 0\n    while epoch < 3:", "epoch += 1", "epoch"),
+    ],
+)
+def test_a_loader_that_shuffles_or_draws_by_weights_gets_its_epoch_where_it_shuffles(
+    head: str, turn: str, epoch: str
+) -> None:
+    """What draws by weights has no epoch; it was left to the user, as if nothing had a name there."""
+    found = edited(BALANCED.format(head=head, turn=turn), CODE)
+    sampler = "loader.sampler"
+    assert found.has(f"""
+        if isinstance({sampler}, DistributedSampler):
+            {sampler}.set_epoch({epoch})
+        """)
+    assert not found.left
+
+
+def test_passes_that_nothing_counts_over_a_loader_that_may_draw_are_left() -> None:
+    found = edited(BALANCED.format(head="while True:", turn="pass"), CODE)
+    assert "set_epoch" not in found.text
+    assert len(found.left) == 1
