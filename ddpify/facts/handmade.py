@@ -157,8 +157,8 @@ def _same(one: Handmade, two: Handmade) -> bool:
 def _of_library(facts: Facts, name: str, source: Source, node: cst.CSTNode, event: Event) -> Unshared:
     about = way_back(facts.flow, node, source)
     why = (
-        f"the batches come from {name} (`{about.value}`), which is no torch DataLoader: the ranks cannot share out "
-        "what it makes"
+        f"the batches come from {name} (`{about.value}`), which is no DataLoader of torch itself: ddpify does not know "
+        "how the ranks could share out what it makes"
     )
     return Unshared(event.frame.source, event.node, why, "read the data through a torch DataLoader", about)
 

@@ -102,6 +102,8 @@ class Own:
             case cst.Name() | cst.Attribute():
                 return self.name(node, frame, depth)
             case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString()))]):
+                if self.has_met(node.value, frame):
+                    return False  # totals = broadcast_value(totals); totals["loss"]
                 given = self.put.get((id(frame), frame.source.code(node)), [])
                 if given:
                     return any(self.is_own(g, f, depth - 1) for g, f in given)
@@ -123,7 +125,7 @@ class Own:
 
     def name(self, node: cst.Name | cst.Attribute, frame: Frame, depth: int) -> bool:
         code = frame.source.code(node)
-        if code.split(".")[0] in self.met.get(id(frame), ()) or code in self.met.get(id(frame), ()):
+        if self.has_met(node, frame):
             return False
         above = set(map(id, frame.source.ancestors(node)))
         found = [d for d in self.definitions.of(node, frame) if id(d.node) not in above]  # x = x.to(device)
@@ -145,6 +147,11 @@ class Own:
         over = [e.value for e in loops if isinstance(e.node, cst.For) and node.value in read_names(e.node.target)]
         loaders = [o for value in over for o in loaders_in(value) if isinstance(o, Loader)]
         return not loaders or any(map(self.is_shared_out, loaders))  # here, of all that the function is called with
+
+    def has_met(self, node: cst.CSTNode, frame: Frame) -> bool:
+        """Whether a name, or what it is an attribute of, is brought together with those of the other ranks."""
+        code, met = frame.source.code(node), self.met.get(id(frame), ())
+        return code in met or code.split(".")[0] in met
 
     def turns(self, node: cst.Name, frame: Frame) -> list[cst.BaseExpression]:
         """`logs.items()` of `for name, value in logs.items()`; nothing where batches are gone through."""

@@ -11,7 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.cursors import Cursor
 from ddpify.facts.drawing import is_certain, unseeded_data
 from ddpify.facts.frames import Event
-from ddpify.facts.handmade import Turns, hand_fed
+from ddpify.facts.handmade import Draws, Turns, hand_fed
 from ddpify.facts.seeds import is_noisy, seeds
 from ddpify.facts.splits import unseeded_orders
 from ddpify.facts.trails import Hints, shown, way_back
@@ -109,6 +109,13 @@ class BatchesNotDealtOut(Rule):
         for known in hand_fed(facts) if facts.converting else ():
             if isinstance(known, Turns):
                 yield from self.deal(facts, known, done)
+            elif isinstance(known, Draws) and facts.global_batch == "keep":
+                yield self.finding(
+                    known.draw.frame.source,
+                    known.draw.node,
+                    "each step draws its batch, and which number is its size could not be established",
+                    left="divide the batch size by dist.get_world_size() to keep the global batch",
+                )
 
     def deal(self, facts: Facts, known: Turns, done: set[int]) -> Iterator[Finding]:
         source = known.level.frame.source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cases import convert_bytes
-from tests.rules.edited import edited
+from tests.rules.edited import edited, linted
 
 SCRIPT = """\
 import time
@@ -291,3 +291,42 @@ def test_a_meter_of_an_evaluation_in_full_is_no_shards_where_the_trainings_is_of
     done = convert_bytes(METER)
     assert "losses.all_reduce()" in done.text
     assert [f.message for f in done.plan.left] == []
+
+
+IN_A_DICT = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def of_rank_zero(value):
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 4))
+loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data))
+net = DDP(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+best = 9.0
+for epoch in range(2):
+    loader.sampler.set_epoch(epoch)
+    totals = {"loss": 0.0}
+    for (x,) in loader:
+        loss = net(x).mean()
+        loss.backward()
+        optimizer.step()
+        totals["loss"] += loss.item()
+    AGREE
+    if totals["loss"] < best:
+        best = totals["loss"]
+        if dist.get_rank() == 0:
+            torch.save(net.module.state_dict(), "best.pt")
+"""
+
+
+@pytest.mark.parametrize(("agree", "found"), [("pass", 1), ("totals = of_rank_zero(totals)", 0)])
+def test_an_entry_of_a_dict_that_is_rank_0s_is_alike_on_all_ranks(agree: str, found: int) -> None:
+    assert len(linted(IN_A_DICT.replace("AGREE", agree), CODE)) == found

@@ -87,3 +87,28 @@ def test_a_batch_that_cannot_be_divided_ends_the_run_with_both_numbers(tmp_path:
     result = run_batch([Job(script, world=2, cwd=tmp_path)])[0]
     assert not result.ok
     assert "ValueError: a batch of 9 cannot be divided among 2 processes" in result.ranks[0].stderr
+
+
+@pytest.mark.parametrize(
+    ("batch", "what"),
+    [
+        ("x = rows[torch.randint(64, (8,))]", "each step draws its batch"),
+        ("x = rows[i * 8 : i * 8 + 8]", "the loop cuts its batches by hand"),
+    ],
+)
+def test_the_size_of_batches_that_come_from_no_loader_is_left(batch: str, what: str) -> None:
+    """Of drawn ones nothing was said, and a step saw as many times the samples as there are ranks."""
+    text = f"""
+import torch
+from torch import nn
+rows = torch.ones(64, 4)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in range(8):
+    {batch}
+    net(x).mean().backward()
+    optimizer.step()
+"""
+    found = convert_source(Source(Path("nowhere", "before.py"), text.encode()), global_batch="keep")
+    (message,) = [f.message for f in found.plan.left]
+    assert message.startswith(f"{what}, and which number is")
