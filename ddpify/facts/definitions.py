@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts.assigned import assigned_names
+from ddpify.facts.dependencies import read_names
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.values import Class, Data, Dict, Func, Instance, Module, Thing, Value
@@ -278,3 +279,27 @@ def hidden_names(func: cst.FunctionDef | cst.Lambda) -> frozenset[str]:
     scopes = (n for n in walk(func) if isinstance(n, (cst.Global, cst.Nonlocal)))
     outer = frozenset(item.name.value for n in scopes for item in n.names)
     return frozenset(p.name.value for p in _params(func)) | (assigned_names(func) - outer)
+
+
+def reaching(found: list[Definition], node: cst.CSTNode, frame: Frame) -> list[Definition]:
+    """Those of a name that no other comes after: of this loop's batch and its losses, not of the loop's before it."""
+    source, begin = frame.source, frame.source.span(node).start
+    above = list(source.ancestors(node))
+    blocks = [a for a in above if isinstance(a, (cst.IndentedBlock, cst.Module))]
+    name = node.value if isinstance(node, cst.Name) else ""
+    before = [source.span(a).start for a in above if isinstance(a, cst.For) and a.body in blocks and _turns(a, name)]
+    here: dict[int, int] = {}
+    for d in found:
+        stmt = d.event.stmt if d.event is not None and d.frame is frame else None
+        if isinstance(stmt, (cst.Assign, cst.AnnAssign)):
+            here[id(d)] = source.span(stmt).start
+            block = next(a for a in source.ancestors(stmt) if isinstance(a, (cst.IndentedBlock, cst.Module)))
+            if block in blocks and source.span(stmt).end <= begin:
+                before.append(here[id(d)])
+    last = max(before, default=0)
+    return [d for d in found if not last or id(d) not in here or last <= here[id(d)] < begin]
+
+
+def _turns(loop: cst.For, name: str) -> bool:
+    """`for x, y in loader`"""
+    return bool(name) and name in read_names(loop.target)

@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import origins
-from ddpify.facts.definitions import Definition, definitions, returns
+from ddpify.facts.definitions import Definition, definitions, reaching, returns
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.given_ranks import number
@@ -129,7 +129,7 @@ class Own:
             return False
         above = set(map(id, frame.source.ancestors(node)))
         found = [d for d in self.definitions.of(node, frame) if id(d.node) not in above]  # x = x.to(device)
-        found = _reaching(found, node, frame)
+        found = reaching(found, node, frame)
         key = (id(frame), code)
         given = [*self.put.get(key, []), *self.slots.get(key, [])]
         given += [g for field in self._fields(node, frame) for g in self.fields.get(field, [])]
@@ -214,30 +214,6 @@ def _has_one_replica(sampler: Sampler) -> bool:
     given = next((a.value for a in args if a.keyword is not None and a.keyword.value == "num_replicas"), None)
     ways = list(sampler.site.frame.chains(8))
     return given is not None and bool(ways) and all(number(given, sampler.site.frame, way) == 1 for way in ways)
-
-
-def _reaching(found: list[Definition], node: cst.CSTNode, frame: Frame) -> list[Definition]:
-    """Those of a name that no other comes after: of this loop's batch and its losses, not of the loop's before it."""
-    source, begin = frame.source, frame.source.span(node).start
-    above = list(source.ancestors(node))
-    blocks = [a for a in above if isinstance(a, (cst.IndentedBlock, cst.Module))]
-    name = node.value if isinstance(node, cst.Name) else ""
-    before = [source.span(a).start for a in above if isinstance(a, cst.For) and a.body in blocks and _turns(a, name)]
-    here: dict[int, int] = {}
-    for d in found:
-        stmt = d.event.stmt if d.event is not None and d.frame is frame else None
-        if isinstance(stmt, (cst.Assign, cst.AnnAssign)):
-            here[id(d)] = source.span(stmt).start
-            block = next(a for a in source.ancestors(stmt) if isinstance(a, (cst.IndentedBlock, cst.Module)))
-            if block in blocks and source.span(stmt).end <= begin:
-                before.append(here[id(d)])
-    last = max(before, default=0)
-    return [d for d in found if not last or id(d) not in here or last <= here[id(d)] < begin]
-
-
-def _turns(loop: cst.For, name: str) -> bool:
-    """`for x, y in loader`"""
-    return bool(name) and name in read_names(loop.target)
 
 
 def _slot(e: Event) -> cst.CSTNode | None:
