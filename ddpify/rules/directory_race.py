@@ -22,7 +22,7 @@ from ddpify.rules._free_names import searched_names
 from ddpify.rules._guards import guards, joined_group
 from ddpify.rules._launchers import Launched, by_hydra
 from ddpify.rules._run_names import Named, named_by_chance, of_own_name
-from ddpify.source import Source
+from ddpify.source import Source, walk
 
 _MAKES = frozenset({"os.makedirs", "os.mkdir"})
 _CATCHES = frozenset(
@@ -265,7 +265,7 @@ class DirectoryRace(Rule):
         """`if os.path.exists(out): raise ...`, and rank 0 makes it behind that: another rank may find it there."""
         for asked in asked_before(facts):
             source, change = asked.source, asked.change
-            if any(id(a) in guards(facts).done for a in source.ancestors(asked.node)) or by_one(facts, asked.event):
+            if _is_rank_0_s(facts, source, asked.node) or by_one(facts, asked.event):
                 continue
             where = f"line {change.source.line(change.node)}" + (
                 "" if change.source is source else f" of {change.source.path.name}"
@@ -344,3 +344,16 @@ class DirectoryRace(Rule):
     def is_remote(self, call: Outside) -> bool:
         """`sftp.mkdir`, a method of something that is no path."""
         return len(call.node.args) > 3
+
+
+def _is_rank_0_s(facts: Facts, source: Source, node: cst.CSTNode) -> bool:
+    """Whether rank 0 alone asks: under a guard, or all that a branch does is (`if isfile(p): log = open(p, "a")`)."""
+    done = guards(facts).done
+    above = source.parents.get(node)
+    if any(id(a) in done for a in source.ancestors(node)):
+        return True
+    if not isinstance(above, cst.If) or above.test is not node:
+        return False
+    inside = [n for b in (above.body, above.orelse) if b is not None for n in walk(b)]
+    small = [n for n in inside if isinstance(n, cst.BaseSmallStatement)]
+    return all(any(id(a) in done for a in (n, *source.ancestors(n))) for n in small)

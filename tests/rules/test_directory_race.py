@@ -8,6 +8,7 @@ import pytest
 
 from ddpify.facts.chance import named_chance
 from ddpify.facts.values import Data, FromBatch, FromWorld
+from tests.cases import convert_bytes
 from tests.rules.edited import edited, linted, script
 
 CODE = "DDP403"
@@ -363,3 +364,36 @@ def test_the_values_on_the_way_of_a_name_are_not_written_out() -> None:
 
     held = Data("any", "other", frozenset({FromWorld("time.time"), FromBatch(cast(Any, Silent()))}))
     assert named_chance((held,)) == "time.time"
+
+
+LOG = """
+import os
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+if os.path.isfile("log.txt"):
+    log = open("log.txt", "a")
+else:
+    log = open("log.txt", "w")
+    log.write("epoch loss")
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for (x,) in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with open(f"loss_{epoch}.txt", "w") as f:
+        f.write(str(epoch))
+    log.write(f"{epoch} {loss.item()}")
+log.close()
+"""
+
+
+def test_a_log_that_rank_0_goes_on_with_is_asked_for_by_rank_0() -> None:
+    """The question to all ranks stood under rank 0's guard, and the script was refused."""
+    assert "broadcast_value" not in convert_bytes(LOG.encode()).text
