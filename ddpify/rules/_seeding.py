@@ -15,6 +15,7 @@ from ddpify.facts.frames import Entry, Frame
 from ddpify.facts.given_ranks import default_of
 from ddpify.facts.placing import steps
 from ddpify.facts.seeds import Seed
+from ddpify.facts.values import Ext
 from ddpify.source import Source
 
 #: what such a function may do besides: it is done again
@@ -41,6 +42,21 @@ def called_apart(
             if text:
                 return test, text
     return "", ""
+
+
+def as_torch_began(facts: Facts, source: Source, fixed: Sequence[Seed]) -> list[tuple[str, str]]:
+    """`torch.manual_seed(torch.initial_seed() + dist.get_rank())`, of a seed that has no name in this file.
+
+    The other generators that the script seeds follow, where the file imports their modules.
+    """
+    names, given = facts.names_of(source), facts.flow.modules[source].scope.names.items()
+    began = f"{names['torch']}.initial_seed() + {names['dist']}.get_rank()"
+    lines = [("", f"{names['torch']}.manual_seed({began})")]
+    seeded = {s.what for s in fixed}
+    for what, method, number in (("numpy", "random.seed", f"({began}) % 2**32"), ("random", "seed", began)):
+        name = next((n for n, held in given if any(isinstance(o, Ext) and o.name == what for o in held)), "")
+        lines += [("", f"{name}.{method}({number})")] if name and what in seeded else []
+    return lines
 
 
 def asked_for(facts: Facts, seed: Seed, source: Source, frame: Frame, place: cst.CSTNode) -> str | None:

@@ -10,6 +10,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, AddImport, InsertAfter, InsertBefore
 from ddpify.facts import Facts
 from ddpify.facts.construction import late_draws, places_behind
+from ddpify.facts.drawing import is_certain
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import Draws, hand_fed
@@ -19,7 +20,7 @@ from ddpify.facts.trails import way_back, way_of_call
 from ddpify.facts.unreduced import shared_out
 from ddpify.facts.values import Ext
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.rules._seeding import asked_for, called_apart, nameable
+from ddpify.rules._seeding import as_torch_began, asked_for, called_apart, nameable
 from ddpify.source import Source
 
 #: torch.manual_seed, generator.manual_seed, np.random.seed, and set_seed of a module that is not there
@@ -182,6 +183,10 @@ class SameNoiseOnAllRanks(Rule):
         (frame, place, is_after), lines = next(
             ((way, lines) for way, lines in found if lines), ((point.frame, point.after, True), [])
         )
+        # a seed that may not be set is asked for by name, or left
+        certain = any(s.what == "torch" and is_certain(facts, s) for s in fixed)
+        if not lines and drawn is None and ways and certain:
+            (frame, place, is_after), lines = ways[0], as_torch_began(facts, ways[0][0].source, fixed)
         if not fixed and not lines:
             return  # without a seed, processes draw differently but for what CUDA draws
         if not lines and not any(s.what in ("torch", "numpy") for s in fixed):
@@ -201,6 +206,7 @@ class SameNoiseOnAllRanks(Rule):
             (InsertAfter if is_after else InsertBefore)(source, place, tuple(blocks)),
             AddHelper(source, "is_main_process"),
             AddImport(source, "dist"),
+            *([AddImport(source, "torch")] if any("initial_seed" in line for _, line in lines) else []),
             reason=f"{why}; rank 0 keeps the original's stream",
         )
 

@@ -83,8 +83,21 @@ def test_a_function_that_seeds_is_called_once_more(call: str, again: str) -> Non
 
 @pytest.mark.parametrize("extra", ["os.makedirs(folder)", "print(folder)"])
 def test_a_function_that_does_more_is_not(extra: str) -> None:
+    """The generators go on from where torch began, which every rank can ask for."""
     found = convert_bytes(SEEDED.replace("EXTRA", extra).replace("CALL", "fix('a', 3)").encode())
     assert "fix('a', 3 + " not in found.text
+    began = "torch.initial_seed() + dist.get_rank()"
+    lines = f"        torch.manual_seed({began})\n        random.seed({began})\n"
+    assert f"    net = DDP(net)\n    if not is_main_process():\n{lines}" in found.text
+
+
+def test_a_seed_of_numpy_alone_that_has_no_name_at_the_wrap_is_noted() -> None:
+    script = SEEDED.replace("EXTRA", "print(folder)").replace("CALL", "fix('a', 3)")
+    script = script.replace("torch.manual_seed(number)", "numpy.random.seed(number)").replace(
+        "import os", "import numpy\nimport os"
+    )
+    found = convert_bytes(script.encode())
+    assert "initial_seed" not in found.text
     assert any("the seed `number` cannot be named" in f.message for f in found.plan.notes)
 
 
