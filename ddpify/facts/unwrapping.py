@@ -88,7 +88,9 @@ def find_raw(facts: Facts) -> list[Raw]:
             if trainer is None and e.grad is False and e.node in training and id(e.node) in graded:
                 # one method for both: rod.u(x) while training, and under no_grad()
                 stays = any(place is func for place, _ in climb(e.frame, func, trains))
-                test = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()" if stays else None
+                told = _told(facts, e, [t for t in trained.values() if t.node is e.node])
+                grad = f"{facts.names_of(e.frame.source)['torch']}.is_grad_enabled()"
+                test = (told or grad) if stays else None
             if test is not None:
                 both = any(map(_is_bare, flow.values.get(func, ())))
                 found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", both, test))
@@ -130,6 +132,13 @@ def find_raw(facts: Facts) -> list[Raw]:
         for place, source in climb(frame, base, trains):
             found.setdefault(id(place), Raw(place, source, why, what, both and place is base))
     return list(found.values())
+
+
+def _told(facts: Facts, evaluates: Event, training: list[Event]) -> str:
+    """`train` of `def step(self, batch, train)`, where it tells each evaluation by this call from each training."""
+    mine = [e for e in facts.after.log.of("forward") if e.node is evaluates.node and e.grad is False]
+    tests = {phase_test(facts, t, e) for t in training for e in mine}
+    return next(iter(tests)) or "" if len(tests) == 1 else ""
 
 
 def _is_bare(obj: Obj) -> bool:

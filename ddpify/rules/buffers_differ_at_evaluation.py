@@ -194,7 +194,7 @@ class BuffersDifferAtEvaluation(Rule):
                 line = f"{names['sync_buffers']}({name if isinstance(e.obj, Module) else bare})"
                 tests = _asked(frame.source, raw.node, stmt) if inside else []
                 if raw.test and inside and not isinstance(stmt, (cst.For, cst.While)):
-                    tests = [f"not ({raw.test})"]
+                    tests = [f"not {raw.test}" if raw.test.isidentifier() else f"not ({raw.test})"]
                 if tests:
                     line = f"if {' and '.join(tests)}:\n    {line}"
                 over = _comprehension(frame.source, raw.node, stmt) if known is None else None

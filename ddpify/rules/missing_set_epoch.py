@@ -29,7 +29,7 @@ from ddpify.rules._passes import (
     set_epoch,
     steps_in,
 )
-from ddpify.source import walk
+from ddpify.source import dotted, walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
 
@@ -333,7 +333,7 @@ class MissingSetEpoch(Rule):
         if isinstance(target, cst.Tuple) and target.elements and isinstance(target.elements[0].value, cst.Name):
             target = target.elements[0].value
         if not isinstance(target, cst.Name):
-            return None
+            return dotted(target) or None  # for self.epoch in range(self.epoch, epochs)
         if target.value == "_":
             edits.append(Replace(frame.source, target, facts.names_of(frame.source)["epoch"]))
             return facts.names_of(frame.source)["epoch"]

@@ -355,3 +355,40 @@ fire.Fire()
     new = convert_source(Source(Path("train.py"), text.encode())).text
     assert new.count("    sync_buffers(net") == 1
     assert new.index("    sync_buffers(net.module)") < new.index("def generate")
+
+
+ONE_STEP = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+held = DataLoader(TensorDataset(torch.ones(6, 4)), batch_size=2)
+net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def step(x, train):
+    loss = net(x).mean()
+    if train:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+def run(data, phase):
+    train = phase == "train"
+    net.train(train)
+    with torch.set_grad_enabled(train):
+        return sum(step(x, train) for (x,) in data)
+
+for epoch in range(2):
+    print(run(loader, "train"), run(held, "val"))
+"""
+
+
+def test_a_step_for_both_phases_is_told_apart_by_its_own_parameter() -> None:
+    """It asked whether gradients are enabled, which a reader has to look up."""
+    text = edited(ONE_STEP, "DDP204", "DDP206").text
+    assert "    if not train:\n        sync_buffers(net.module)\n" in text
+    assert "(net if train else net.module)(x)" in text
+    assert "is_grad_enabled" not in text

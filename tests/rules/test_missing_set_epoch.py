@@ -489,3 +489,30 @@ def test_passes_that_nothing_counts_over_a_loader_that_may_draw_are_left() -> No
     found = edited(BALANCED.format(head="while True:", turn="pass"), CODE)
     assert "set_epoch" not in found.text
     assert len(found.left) == 1
+
+
+KEPT_IN_THE_OBJECT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Trainer:
+    def __init__(self):
+        self.loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+        self.net = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.epoch = 0
+
+    def fit(self):
+        for self.epoch in range(self.epoch, 4):
+            for (x,) in self.loader:
+                self.net(x).mean().backward()
+                self.optimizer.step()
+
+Trainer().fit()
+"""
+
+
+def test_an_epoch_that_the_object_keeps_is_the_sampler_s() -> None:
+    """It was said that nothing counts the passes, and a resumed run began with the first order again."""
+    assert "            self.loader.sampler.set_epoch(self.epoch)\n" in edited(KEPT_IN_THE_OBJECT, CODE).text
