@@ -64,7 +64,7 @@ class Builtins(Methods):
                 name, first if name != "filter" else (values[1] if len(values) > 1 else ()), node, frame
             )
         if name == "len":
-            return self.length(first)
+            return self.length(first, node)
         if name in ("sum", "min", "max"):
             inner = join(*(self.element_of(o, node) if isinstance(o, (Seq, Dict)) else (o,) for v in values for o in v))
             if name != "sum" and any(isinstance(o, (Instance, Module, Wrapped)) for o in inner):
@@ -147,12 +147,17 @@ class Builtins(Methods):
         made = Iteration(self.site(node, frame), how="iter" if name not in ("set", "frozenset") else "set", of=(first,))
         return self.refreshed(made, node, frame)
 
-    def length(self, first: Value) -> Value:
+    def length(self, first: Value, node: cst.Call) -> Value:
         for obj in first:
+            if isinstance(obj, Instance) and obj.cls is not None:  # def __len__(self): return len(self.loader)
+                asked = [f for f in obj.cls.member("__len__") if isinstance(f, Func)]
+                told = [self.call_function(self.bound(f, obj, node), [], {}, node, obj.site.frame) for f in asked[:1]]
+                if any(isinstance(o, FromLength) and isinstance(o.of, Loader) for o in origins(join(*told))):
+                    return told[0]
             if isinstance(obj, (Loader, Dataset, Instance, Thing)):
                 return (Data("int", "length", frozenset({FromLength(obj)})),)
             if isinstance(obj, Iteration) and obj.of:
-                return self.length(obj.of[0])
+                return self.length(obj.of[0], node)
             if isinstance(obj, Seq) and obj.elements is not None:
                 return (Const(len(obj.elements)),)
         known = data_of(first)

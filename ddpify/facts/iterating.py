@@ -64,7 +64,8 @@ class Iterating(Attributes):
                 func = next((f for f in obj.cls.member("__iter__") if isinstance(f, Func)), None)
                 if func is not None:
                     given = self.call_function(self.bound(func, obj, loop), [], {}, loop, obj.site.frame)
-                    return join(*(self.element_of(g, loop) for g in given if g is not obj)) or UNKNOWN
+                    obj.over = tuple(g for g in given if g is not obj)
+                    return join(*(self.element_of(g, loop) for g in obj.over)) or UNKNOWN
         return (Data("any", "other", frozenset({FromBatch(obj)})),)
 
     def iterated(self, obj: Iteration, loop: cst.CSTNode) -> Value:

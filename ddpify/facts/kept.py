@@ -11,7 +11,7 @@ from ddpify.facts.collected import collected, holder_of, holders_of_lists, left_
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import Meter, meters
 from ddpify.facts.metrics import loop_facts
-from ddpify.facts.roles import loaders_in
+from ddpify.facts.roles import read_by
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.starts import base_of
 from ddpify.facts.tallies import Tally, tallies
@@ -62,7 +62,7 @@ def _fed_elsewhere(facts: Facts, loop: LoopFacts) -> set[str]:
         holder = holder_of(e) if e.frame is loop.frame and loop.node in e.frame.source.ancestors(e.stmt) else None
         if holder is not None:
             name = e.frame.source.code(holder)
-            read = (o for lp in e.loops if lp.node is loop.node for o in loaders_in(lp.iterates))
+            read = (o for lp in e.loops if lp.node is loop.node for o in read_by(lp.iterates))
             trains[name] = trains.get(name, False) or any(o in facts.roles.training_loaders for o in read)
     return {name for name, any_of_training in trains.items() if not any_of_training}
 

@@ -16,6 +16,7 @@ from ddpify.facts.values import (
     FromBatch,
     FromForward,
     FromLoop,
+    Instance,
     Iteration,
     Loader,
     Module,
@@ -187,6 +188,11 @@ def loaders_in(value: Value) -> list[Obj]:
     return found
 
 
+def read_by(value: Value) -> list[Obj]:
+    """What is read, also by an object of the script's own whose `__iter__` reads a loader."""
+    return [o for obj in loaders_in(value) for o in (loaders_in(obj.over) if isinstance(obj, Instance) else [obj])]
+
+
 def hands_out(flow: Flow, loop: cst.CSTNode, loader: Obj | None = None) -> list[str]:
     """`for loader in loaders:`: the names of the loop that hold loaders (this one)."""
     names = [n for n in walk(loop.target) if isinstance(n, cst.Name)] if isinstance(loop, cst.For) else []
@@ -227,11 +233,13 @@ def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:
     for event in flow.log.of("loop"):
         if event.name != "start" or (id(event.node), id(event.frame)) in handed:
             continue
+        trains, loop = (id(event.node), id(event.frame)) in training, Loop(event.node, event.frame, event.value)
         for obj in loaders_in(event.value):
             if isinstance(obj, Loader):
-                is_training = (id(event.node), id(event.frame)) in training and obj in roles.training_loaders
-                loop = Loop(event.node, event.frame, event.value)
-                yield Pass(obj, loop, event, is_training)
+                yield Pass(obj, loop, event, trains and obj in roles.training_loaders)
+            elif isinstance(obj, Instance) and any(node == id(event.node) for node, _ in training):
+                inner = [o for o in read_by((obj,)) if isinstance(o, Loader)]  # for batch in DeviceLoader(loader)
+                yield from (Pass(o, loop, event, trains and o in roles.training_loaders) for o in inner)
 
 
 def expression_for(

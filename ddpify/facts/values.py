@@ -173,6 +173,8 @@ class Instance(Heap):
     """An object of a class of the project that is no nn.Module (a dataset class, a trainer)."""
 
     cls: Class | None = None
+    #: what its `__iter__` goes over
+    over: Value = ()
 
 
 @dataclass(eq=False)

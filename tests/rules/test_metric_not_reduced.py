@@ -492,3 +492,59 @@ def test_what_one_phase_keeps_of_an_evaluation_is_nothing_of_the_training() -> N
     assert "all_reduce" not in found.text
     assert not found.left
     assert edited(VALIDATED.format(phase="train"), "DDP501").left
+
+
+CARRIED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Moved:
+    def __init__(self, loader, device):
+        self.loader, self.device = loader, device
+
+    def __iter__(self):
+        {iterates}
+
+    def __len__(self):
+        return len(self.loader)
+
+loader = Moved(DataLoader(TensorDataset(torch.ones(9, 4)), batch_size=2, shuffle=True), "cpu")
+held = Moved(DataLoader(TensorDataset(torch.ones(5, 4)), batch_size=2), "cpu")
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=3, steps_per_epoch=len(loader))
+
+def run(data, train):
+    net.train(train)
+    total, losses = 0.0, []
+    for (x,) in data:
+        loss = net(x).mean()
+        if train:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        total += loss.item()
+        losses.append(loss)
+    return total / len(data), losses
+
+for epoch in range(3):
+    print(run(loader, True)[0])
+    {evaluates}
+"""
+
+
+@pytest.mark.parametrize(
+    "iterates",
+    ["for b in self.loader:\n            yield [t.to(self.device) for t in b]", "return iter(self.loader)"],
+)
+@pytest.mark.parametrize("evaluates", ["print(run(held, False)[0])", "pass"])
+def test_numbers_of_a_loop_over_an_object_that_reads_the_loader(iterates: str, evaluates: str) -> None:
+    """They were rank 0's own, without a word; and the schedule was said to count the steps of one process."""
+    script = CARRIED.format(iterates=iterates, evaluates=evaluates)
+    done = convert_source(Source(Path("train.py"), script.encode()))
+    told = "    if train:\n        [total] = " if "held" in evaluates else "    [total] = "
+    assert f"\n{told}all_reduce_mean(total)\n    return total / len(data), losses" in done.text
+    assert any("`losses` keeps numbers of each rank" in f.message for f in done.plan.notes)
+    assert not any("schedule" in f.message for f in done.left)
