@@ -64,7 +64,7 @@ SHAPES = (
     Shape("names_that_mean_nothing", (("batch_size=7", "batch_size=6"),), padded="loss"),
     Shape("notebook_export", (("batch_size = 16", "batch_size = 12"),), padded="^Runde"),
     Shape("optimizers_compared", (("BATCH_SIZE = 8", "BATCH_SIZE = 6"),), own="."),
-    Shape("options_class", own="loss"),
+    Shape("options_class", (("default=8", "default=6"),), own="loss"),
     Shape("package_of_tools", (("BATCH = 9", "BATCH = 6"),)),
     Shape("phases_dict", (("batch_size=4", "batch_size=6"),)),
     Shape(
@@ -79,7 +79,7 @@ SHAPES = (
     Shape("running_loss_every_k", (("batch_size=4", "batch_size=6"),), own="^epoch .*batch"),
     Shape("spawned_workers", (("BATCH = 9", "BATCH = 6"),)),
     Shape("steps_first_tagger"),
-    Shape("subcommands_interrupted"),
+    Shape("subcommands_interrupted", (("default=10", "default=12"),)),
     Shape("tabs_and_semicolons", (("BATCH = 10", "BATCH = 12"),), padded="^Epoch"),
     Shape("tensor_accumulators", (("BATCH = 16", "BATCH = 12"),)),
     Shape("trainer_class_json_log"),
