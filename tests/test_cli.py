@@ -240,7 +240,7 @@ BAD_INPUTS = {
     "empty.py": (b"", "empty"),
     "blank.py": (b"\n  \n", "empty"),
     "binary.py": (b"\x7fELF\0\0\0", "a binary file"),
-    "broken.py": (b"import torch\ndef f(:\n", "broken.py:2:1: syntax error"),
+    "broken.py": (b"import torch\ndef f(:\n", "broken.py:2:7: syntax error"),
     "old.py": (b"import torch\nprint 'x'\n", "Python 2 print statement"),
     "coding.py": (b"# -*- coding: klingon -*-\nimport torch\n", "klingon"),
     "bytes.py": (b"import torch\nx = '\xff'\n", "not utf-8 text"),

@@ -14,7 +14,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.given import Made, made_in_place
 from ddpify.facts.methods import PREPARES
-from ddpify.facts.placing import common_block, in_block, in_branches
+from ddpify.facts.placing import blocks, common_block, in_block, in_branches
 from ddpify.facts.preparing import comes_again, only_notes, prepares, runs_again
 from ddpify.facts.roles import Roles, root
 from ddpify.facts.routes import Route, find_routes, in_step
@@ -199,6 +199,8 @@ class _Search:
             there = f"{target.rpartition('[')[2][:-1]} in {target.rpartition('[')[0]}"
         if block is None:
             return self.none(f"no place for the wrap of `{target}` was found")
+        if use is not None and not late:
+            block = self.branch(frame, held, [s for _, s in places], use) or block
         stop = in_block(frame.source, use, block) if use is not None else None
         for seq, stmt in sorted(places, key=lambda p: p[0], reverse=True):
             if common_block(frame.source, [stmt, bound]) is None or block not in _around(frame.source, stmt):
@@ -224,6 +226,27 @@ class _Search:
                     there=there,
                 )
         return self.none(f"`{target}` is made and trained in one statement")
+
+    def branch(
+        self, frame: Frame, held: list[cst.CSTNode], places: list[cst.CSTNode], use: cst.CSTNode
+    ) -> cst.CSTNode | None:
+        """The branch of `if train:` in which a model that is made in front of it is moved, and alone is trained."""
+        source, training = frame.source, self.roles.training_forwards
+        forwards = [e for e in self.flow.log.of("forward") if e.node in training and isinstance(e.obj, Module)]
+        mine = [_stmt_in(e, frame) for e in forwards if e.obj in (self.module, self.module.inner)]
+        for stmt in reversed(places):
+            inner = common_block(source, [stmt, use])
+            if inner is None or not isinstance(source.parents.get(inner), (cst.If, cst.Else)):
+                continue
+            outside = [s for s in held if inner not in blocks(source, s)]
+            above, start = blocks(source, inner), source.span(inner).start
+            straight = all(source.span(s).start < start and blocks(source, s)[0] in above for s in outside)
+            around = list(source.ancestors(inner))
+            between = around[: around.index(blocks(source, outside[0])[0])] if outside and straight else []
+            plain = all(isinstance(a, (cst.If, cst.Else, cst.IndentedBlock)) for a in between)
+            if outside and straight and plain and all(s is None or inner in blocks(source, s) for s in mine):
+                return inner
+        return None
 
     def instead(self, cell: Cell, frame: Frame, bound: cst.CSTNode) -> list[cst.CSTNode]:
         """`if small: self.net = Small() else: self.net = Large()`: where other runs have another model in the cell."""

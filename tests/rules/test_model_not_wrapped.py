@@ -102,6 +102,25 @@ loader = DataLoader(torch.ones(8, 4))
         ),
         pytest.param(
             """
+            model = nn.Linear(4, 1)
+            if len(loader) > 3:
+                if torch.cuda.is_available():
+                    model = model.cuda()
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                for x in loader:
+                    model(x).mean().backward()
+                    optimizer.step()
+            else:
+                model.load_state_dict(torch.load("net.pt"))
+                if torch.cuda.is_available():
+                    model = model.cuda()
+                print(model(torch.ones(1, 4)))
+            """,
+            "        model = model.cuda()\n    model = DDP(model)\n    optimizer",
+            id="moved-in-the-branch-that-trains",
+        ),
+        pytest.param(
+            """
             if len(loader) > 3:
                 model = nn.Linear(4, 1)
             else:
