@@ -113,7 +113,7 @@ def find_setup(facts: Facts) -> SetUp | None:
     device = _device_there(facts, choices, frame, block)
     if device is not None and not _in_time(facts, device, block, first, frame, events, choosing):
         device = None
-    parsed = _parsed(facts, frame) if device is None else None
+    parsed = _parsed(facts, frame, bool(choices)) if device is None else None
     if parsed is None:
         first = _before_names(facts, device, block, first, frame)
     several = facts.cached("several_gpus", several_gpus) if facts.converting else None
@@ -263,11 +263,13 @@ def _device_there(facts: Facts, choices: list[DeviceChoice], frame: Frame, block
     return None
 
 
-def _parsed(facts: Facts, frame: Frame) -> tuple[str, cst.CSTNode | None, str] | None:
+def _parsed(facts: Facts, frame: Frame, chosen: bool) -> tuple[str, cst.CSTNode | None, str] | None:
     """`args.gpu` or `args.device`: an argument that is used as a device, and where the arguments are parsed."""
     for event, value in device_uses(facts):
         if not isinstance(event.node, cst.Call) or not event.node.args or not any(isinstance(o, Data) for o in value):
             continue
+        if event.name == "torch.cuda.device" and chosen:
+            continue  # which GPU is the current one: the device is chosen elsewhere
         node = event.node.args[0].value
         how = "index" if event.name in ("cuda", "torch.cuda.set_device") else "device"
         if isinstance(node, cst.Name) and event.frame is frame and _is_option(frame, node.value):

@@ -211,3 +211,39 @@ def test_the_current_device_is_the_process_s_own() -> None:
     assert text.index("\nsetup_distributed()\n") < text.index(f"\n{later}\n")
     at_once = script().replace(choice, "device = torch.cuda.current_device()")
     assert "\ndevice = setup_distributed()\n" in convert_bytes(at_once.encode()).text
+
+
+CURRENT = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--disable-cuda", action="store_true")
+parser.add_argument("--gpu-index", default=0, type=int)
+
+def main():
+    args = parser.parse_args()
+    if not args.disable_cuda and torch.cuda.is_available():
+        args.device = torch.device("cuda")
+    else:
+        args.device = torch.device("cpu")
+        args.gpu_index = -1
+    loader = DataLoader(torch.ones(8, 4), batch_size=2)
+    net = nn.Linear(4, 1).to(args.device)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with torch.cuda.device(args.gpu_index):
+        for x in loader:
+            net(x.to(args.device)).mean().backward()
+            optimizer.step()
+
+main()
+"""
+
+
+def test_the_number_of_the_current_gpu_is_no_choice_of_a_device() -> None:
+    """`args.gpu_index = setup_distributed(torch.device(args.gpu_index).type == "cuda")` took nccl without a GPU."""
+    text = convert_bytes(CURRENT.encode()).text
+    assert "\n    setup_distributed()\n" in text
+    assert "with torch.cuda.device(torch.cuda.current_device() if torch.cuda.is_available() else -1):" in text
