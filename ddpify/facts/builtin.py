@@ -149,7 +149,10 @@ class Builtins(Methods):
 
     def length(self, first: Value, node: cst.Call) -> Value:
         for obj in first:
-            if isinstance(obj, Instance) and obj.cls is not None:  # def __len__(self): return len(self.loader)
+            reads = isinstance(obj, Instance) and any(isinstance(o, Loader) for v in obj.fields.values() for o in v)
+            if (
+                reads and isinstance(obj, Instance) and obj.cls is not None
+            ):  # def __len__(self): return len(self.loader)
                 asked = [f for f in obj.cls.member("__len__") if isinstance(f, Func)]
                 told = [self.call_function(self.bound(f, obj, node), [], {}, node, obj.site.frame) for f in asked[:1]]
                 if any(isinstance(o, FromLength) and isinstance(o.of, Loader) for o in origins(join(*told))):

@@ -10,7 +10,7 @@ from ddpify.edits import AddImport, Surround
 from ddpify.facts import Facts
 from ddpify.facts.batchsize import is_named
 from ddpify.facts.contents import data_of, origins
-from ddpify.facts.loops import LoopFacts
+from ddpify.facts.loops import LoopFacts, divides
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.midway import counts_shown, shown_midway
 from ddpify.facts.values import FromLoop, Iteration, Loader
@@ -125,12 +125,19 @@ class ProgressOfOneRank(Rule):
             size, other = int(sys.argv[1]), int(sys.argv[2])
             net = nn.Linear(4, 1)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for i, (x,) in enumerate(make(size)):
-                net(x).mean().backward()
+            total = 0.0
+            for i, (x,) in enumerate(make(size), 1):
+                loss = net(x).mean()
+                loss.backward()
                 optimizer.step()
+                total += loss.item() * len(x)
                 print(i * size, i * size + len(x), i * other)
+                print(total / (i * size), total / (i * len(x)))
             """,
-            gives=("print(i * size * dist.get_world_size(), (i * size + len(x)) * dist.get_world_size(), i * other)",),
+            gives=(
+                "print(i * size * dist.get_world_size(), (i * size + len(x)) * dist.get_world_size(), i * other)",
+                "print(total / (i * size), total / (i * len(x)))",
+            ),
         ),
     )
 
@@ -152,6 +159,7 @@ class ProgressOfOneRank(Rule):
                 if (
                     isinstance(node, cst.BinaryOperation)
                     and id(node) not in whole_of
+                    and not divides(loop.source, node)  # total / (i * size): of this rank's own samples
                     and self.counts(facts, loop, node)
                 ):
                     whole_of.add(id(node.left))  # i * size, of i * size + len(x)
