@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.contents import data_of, origins
+from ddpify.facts.contents import data_of, is_of_batches, origins
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Columns, Draws, Rows, Turns, Unshared, hand_fed
@@ -245,8 +245,7 @@ def _accumulators(facts: Facts) -> Iterator[Row]:
     for event in facts.flow.log.of("augment", "method"):
         if event.kind == "method" and not (event.name in ("append", "extend") and isinstance(event.obj, Seq)):
             continue
-        known = origins(event.value)
-        if not any(isinstance(o, (FromBatch, FromForward)) for o in known):
+        if not is_of_batches(event.value):
             continue
         over = _loaders_around(event)
         if over:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, join, modules
+from ddpify.facts.contents import constants, join, modules, start_of_chain
 from ddpify.facts.frames import Event
 from ddpify.facts.placing import steps
 from ddpify.facts.replay import replay
 from ddpify.facts.roles import root
-from ddpify.facts.values import Method, Module, Obj, Parameters, Thing, Wrapped
+from ddpify.facts.values import Module, Obj, Parameters, Thing, Wrapped
 from ddpify.source import Source
 
 if TYPE_CHECKING:
@@ -131,9 +131,8 @@ def _touched(flow: Flow, e: Event) -> list[Module]:
 
 
 def _owner(obj: Obj | None) -> tuple[Module | Wrapped, ...]:
-    while isinstance(obj, Method):
-        obj = obj.obj
-    return (obj,) if isinstance(obj, (Module, Wrapped)) else ()
+    start = start_of_chain(obj)
+    return (start,) if isinstance(start, (Module, Wrapped)) else ()
 
 
 def _draws(flow: Flow, e: Event) -> bool:

@@ -193,13 +193,19 @@ def is_of_batches(value: Value) -> bool:
     return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))
 
 
+def start_of_chain(obj: Obj | None) -> Obj | None:
+    """`model` of `model.fc.requires_grad_`, where what stands behind it is not known."""
+    while isinstance(obj, Method):
+        obj = obj.obj
+    return obj
+
+
 def looked_up_in(obj: Obj | None) -> Module | Thing | None:
     """The module that an attribute chain starts from: `model` of `model.roi_heads.box_predictor`.
 
     Or what looks like one: its code is not there, and it was moved to a device.
     """
-    while isinstance(obj, Method):
-        obj = obj.obj
+    obj = start_of_chain(obj)
     obj = (obj.module or obj) if isinstance(obj, Thing) else obj
     return obj if isinstance(obj, Module) or (isinstance(obj, Thing) and obj.moved) else None
 

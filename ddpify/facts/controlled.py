@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import origins
+from ddpify.facts.contents import is_of_batches
 from ddpify.facts.dependencies import Binding, bindings, carried, closure, read_names
 from ddpify.facts.levels import levels
-from ddpify.facts.values import FromBatch, FromForward
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -45,14 +44,10 @@ def _taken(facts: Facts, name: str, own: tuple[Binding, ...]) -> cst.Call | None
         if not binding.targets & known or isinstance(binding.node, (cst.For, cst.CompFor)):
             continue
         for part in walk(binding.node):
-            if isinstance(part, cst.Call) and _is_number(part) and _of_batch(facts, part):
+            if isinstance(part, cst.Call) and _is_number(part) and is_of_batches(facts.flow.values.get(part, ())):
                 return part
     return None
 
 
 def _is_number(call: cst.Call) -> bool:
     return isinstance(call.func, cst.Attribute) and call.func.attr.value in _NUMBERS
-
-
-def _of_batch(facts: Facts, call: cst.Call) -> bool:
-    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(facts.flow.values.get(call, ())))

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, modules, origins
+from ddpify.facts.contents import constants, modules, origins, start_of_chain
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import is_guard, steps
 from ddpify.facts.replay import replay
 from ddpify.facts.roles import Roles, root
-from ddpify.facts.values import Const, FromForward, Method, Module, Obj, Parameters, Thing, Value
+from ddpify.facts.values import Const, FromForward, Method, Module, Parameters, Thing, Value
 from ddpify.source import Source
 
 _SWITCHES = ("requires_grad", "requires_grad_")
@@ -51,9 +51,7 @@ def _told(e: Event) -> Value:
 
 def _switched(e: Event) -> list[Module]:
     """The modules whose parameters are switched: of `model.fc.requires_grad_()`, the model, where `fc` is not known."""
-    obj: Obj | None = e.obj
-    while isinstance(obj, Method):
-        obj = obj.obj
+    obj = start_of_chain(e.obj)
     if isinstance(obj, Parameters):
         return list(obj.modules)
     return modules((obj,)) if obj is not None else []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from ddpify.facts.contents import all_parameters, constants, data_of, join, made_as_set, origins
+from ddpify.facts.contents import all_parameters, constants, data_of, is_of_batches, join, made_as_set, origins
 from ddpify.facts.externals import is_iterable_dataset
 from ddpify.facts.frames import Frame
 from ddpify.facts.state import State
@@ -14,8 +14,6 @@ from ddpify.facts.values import (
     Const,
     Data,
     Dataset,
-    FromBatch,
-    FromForward,
     Instance,
     Iteration,
     Loader,
@@ -89,7 +87,7 @@ class Operators(State):
         if operator == "Divide" and form == "int":
             form = "float"
         agg = combined(operator, a.agg, b.agg)
-        if operator == "Divide" and agg in ("sum", "size") and b.agg == "other" and _of_batch(two):
+        if operator == "Divide" and agg in ("sum", "size") and b.agg == "other" and is_of_batches(two):
             agg = "mean"  # hits / n_words: a number of the batch itself
         elif operator in ("Add", "Subtract") and 0 in (left or right or ()):
             agg = a.agg if right else b.agg  # loss = 0; loss = loss + out.sum()
@@ -149,10 +147,6 @@ class Operators(State):
         sample = any(p.agg == "sample" for p in parts)
         form = "tensor" if any(p.form == "tensor" for p in parts) else "bool"
         return (Data(form, "sample" if sample else "other", frozenset().union(*map(origins, values))),)
-
-
-def _of_batch(value: Value) -> bool:
-    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))
 
 
 def fold(operator: str, a: object, b: object) -> object | None:

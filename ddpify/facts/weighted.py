@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.contents import constants, data_of, origins
+from ddpify.facts.contents import constants, data_of, is_of_batches, origins
 from ddpify.facts.frames import Event
-from ddpify.facts.values import Ext, FromBatch, FromForward, Func, Module, Value
+from ddpify.facts.values import Ext, FromForward, Func, Module
 from ddpify.source import Source, dotted, walk
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _is_masked(facts: Facts, source: Source, node: cst.BinaryOperation) -> bool:
     above, below = data_of(left), data_of(right)
     if above is None or below is None or above.agg != "sum" or below.agg not in ("sum", "other"):
         return False
-    return any(isinstance(o, FromForward) and not o.cut for o in origins(left)) and _of_batch(right)
+    return any(isinstance(o, FromForward) and not o.cut for o in origins(left)) and is_of_batches(right)
 
 
 def _is_of_shape(source: Source, node: cst.BaseExpression) -> bool:
@@ -111,7 +111,3 @@ def _is_shape(node: cst.CSTNode) -> bool:
         case cst.Subscript(value=value):
             return _is_shape(value)
     return False
-
-
-def _of_batch(value: Value) -> bool:
-    return any(isinstance(o, (FromBatch, FromForward)) for o in origins(value))
