@@ -15,7 +15,7 @@ from ddpify.facts.metrics import loop_facts
 from ddpify.facts.midway import counts_shown, shown_midway
 from ddpify.facts.values import FromLoop, Iteration, Loader
 from ddpify.rules._base import Converts, Finding, Rule, Severity
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 
 class ProgressOfOneRank(Rule):
@@ -133,10 +133,13 @@ class ProgressOfOneRank(Rule):
                 total += loss.item() * len(x)
                 print(i * size, i * size + len(x), i * other)
                 print(total / (i * size), total / (i * len(x)))
+                if i * size < other:
+                    rest = other - i * size
             """,
             gives=(
                 "print(i * size * dist.get_world_size(), (i * size + len(x)) * dist.get_world_size(), i * other)",
                 "print(total / (i * size), total / (i * len(x)))",
+                "if i * size < other:\n        rest = other - i * size",
             ),
         ),
     )
@@ -160,6 +163,7 @@ class ProgressOfOneRank(Rule):
                     isinstance(node, cst.BinaryOperation)
                     and id(node) not in whole_of
                     and not divides(loop.source, node)  # total / (i * size): of this rank's own samples
+                    and not _decides(loop.source, node)
                     and self.counts(facts, loop, node)
                 ):
                     whole_of.add(id(node.left))  # i * size, of i * size + len(x)
@@ -254,3 +258,17 @@ class ProgressOfOneRank(Rule):
             for n, s in zip((node.left, node.right), sides, strict=True)
         ]
         return (index[0] and sizes[1]) or (index[1] and sizes[0])
+
+
+def _decides(source: Source, node: cst.BinaryOperation) -> bool:
+    """`if i * size < limit: rest = limit - i * size`: what a rank does by its own count is no progress."""
+    inner: cst.CSTNode = node
+    for above in source.ancestors(node):
+        if isinstance(above, (cst.Arg, cst.FormattedStringExpression, cst.BaseSmallStatement)):
+            return False
+        if isinstance(above, cst.Comparison):
+            return True
+        if isinstance(above, cst.BinaryOperation) and isinstance(above.operator, cst.Subtract) and above.right is inner:
+            return True
+        inner = above
+    return False
