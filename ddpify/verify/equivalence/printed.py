@@ -9,13 +9,21 @@ from dataclasses import dataclass
 
 from .events import Line
 
-_NUMBER = re.compile(r"(?<![A-Za-z_])[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|\b(?:nan|inf)\b)")
-#: numbers of a clock are no numbers of the training
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:,\d{3})*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|\b(?:nan|inf)\b)")
+_REAL = r"[-+]?\d[\d.,]*"
+#: numbers of a clock are no numbers of the training: `02:45`, `20261201-024500`, `3.1 s/it`, `Time 0.12 (0.34)`
 _CLOCK = re.compile(
-    r"\d+:\d\d(:\d\d)?([.,]\d+)?|\d+-\d\d-\d\d|\d[\d.,]*\s*(ms|s|sec|secs|seconds|min|mins|minutes|h|hours?|it/s|s/it|m)\b"
-    r"|(time|elapsed|took|eta|duration|speed|throughput|seconds|samples/s(ec)?|img/s|fps|memory|mem)\S*\s*[:=]?\s*[-+]?[\d.,]+",
+    r"(?<!\d)(?:19|20)\d{6}[-_T ]?\d{4,6}(?!\d)|\d+-\d\d-\d\d|\b\d\d?/\d\d?/\d{4}\b|\b\d{4}/\d\d/\d\d\b"
+    r"|\d+:\d\d(:\d\d)?([.,]\d+)?"
+    r"|\d[\d.,]*\s*(ms|s|sec|secs|seconds|min|mins|minutes|h|hours?|m|it(?=/s))(/\w+)?\b"
+    rf"|(time|elapsed|took|eta|duration|speed|throughput|seconds|samples/s(ec)?|img/s|fps|memory|mem)\S*\s*[:=]?\s*{_REAL}"
+    rf"(\s*\(\s*{_REAL}\s*\))?",
     re.IGNORECASE,
 )
+#: the wait for the data, which stands beside the time of the step: `Time 0.12 (0.34)  Data 0.01 (0.02)`
+_WAIT = re.compile(rf"\bdata\S*\s*[:=]?\s*{_REAL}(\s*\(\s*{_REAL}\s*\))?", re.IGNORECASE)
+#: a place in a script, where the converted one has other lines: `train.py:52`, `line 52`
+_PLACE = re.compile(r"\.py\S?[:(]\s*\d+|\bline \d+", re.IGNORECASE)
 #: where there are no GPUs, the original names one all the same
 _DEVICE = re.compile(r"\b(?:(?:cuda|gpu|cpu)[:\s]*)+\d*", re.IGNORECASE)
 
@@ -41,7 +49,9 @@ class Printed:
 
 
 def _without_clocks(text: str) -> str:
-    return _CLOCK.sub("@", _DEVICE.sub("@", text))
+    text = _PLACE.sub("@", _DEVICE.sub("@", text))
+    timed = _CLOCK.sub("@", text)
+    return _WAIT.sub("@", timed) if timed != text else text
 
 
 def _kind(text: str) -> str:
