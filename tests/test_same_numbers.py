@@ -17,6 +17,7 @@ pytestmark = pytest.mark.torchrun
 SHAPES = (
     Shape("accumulated_gradients", doubled=(("BATCH = 2, 3, 6", "BATCH = 2, 3, 12"),)),
     Shape("accumulated_carried_over", doubled=(("default=6", "default=12"),)),
+    Shape("batches_by_key"),
     Shape("batches_counted"),
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
@@ -199,6 +200,12 @@ DAMAGES = (
         "accumulated_gradients",
         (("return [s if f else int(s) for", "return [s for"),),
         r"right \d+\.0/22",
+    ),
+    Damage(
+        "predictions of dicts that are moved item by item are one shard's",
+        "batches_by_key",
+        (("        found[:] = gather_in_order(found)\n        kinds[:] = gather_in_order(kinds)\n", ""),),
+        "^'place .* and not",
     ),
     Damage(
         "the evaluation counts padding",

@@ -29,6 +29,8 @@ _OTHER_ROWS = re.compile(
     r"view|reshape|flatten|ravel|repeat\w*|expand|permute|transpose|t|masked_select|nonzero|unfold|cat|concat\w*|"
     r"\w?stack|filter|unique|set|sorted|split|chunk|topk"
 )
+#: what gives a model other rows than those of the batch, but along another dimension: `cat([x, y], 1)`
+_MORE_ROWS = re.compile(r"cat|concat\w*|[vd]stack|stack|repeat\w*|masked_select|index_select|nonzero|tile")
 
 
 @dataclass(frozen=True)
@@ -214,48 +216,99 @@ def _entry(facts: Facts, loop: LoopFacts, event: Event) -> str:
     return "sample" if not left and all(_has_a_row_each(facts, loop, n) for n in over) else ""
 
 
-def _has_a_row_each(facts: Facts, loop: LoopFacts, node: cst.BaseExpression, depth: int = 8) -> bool:
+def _has_a_row_each(facts: Facts, loop: LoopFacts, node: cst.BaseExpression) -> bool:
     """Whether what is iterated has an entry for each sample of the batch."""
     known = data_of(facts.flow.values.get(node, ()))
     if known is None or known.agg != "sample":
         return False
-    return depth > 0 and _keeps_rows(facts, loop, node, depth)
+    return _keeps_rows(facts, loop, node, frozenset())
 
 
-def _keeps_rows(facts: Facts, loop: LoopFacts, node: cst.CSTNode, depth: int) -> bool:
+def _keeps_rows(facts: Facts, loop: LoopFacts, node: cst.CSTNode, asked: frozenset[str]) -> bool:
+    """`asked`: the names whose values this one is part of."""
     if isinstance(node, cst.Call):
         name = node.func.attr.value if isinstance(node.func, cst.Attribute) else getattr(node.func, "value", "")
         if _OTHER_ROWS.fullmatch(name) or not _by_row(node):
             return False
         if any(e.node is node for e in loop.frame.events if e.kind == "forward"):
-            return True
+            return not any(_takes_other_rows(loop, a.value, frozenset()) for a in node.args)
         parts = [node.func, *(a.value for a in node.args)]
     elif isinstance(node, cst.Attribute):
         parts = [node.value]
     elif isinstance(node, cst.Name):
         made = [b.node for b in bindings(loop.node.body) if node.value in b.targets]
-        values = [
-            v
-            for m in made
-            if isinstance(m, cst.Assign)
-            for t in m.targets
-            for target, v in pairs(t.target, m.value)
-            if isinstance(target, cst.Name) and target.value == node.value
-        ]
-        if len(values) < len(made) or depth == 0:
+        values = [v for m in made for v in _given(m, node.value)]
+        if len(values) < len(made):
             return False
-        return all(_keeps_rows(facts, loop, v, depth - 1) for v in values)
+        mine = asked | {node.value}
+        return node.value in asked or all(_keeps_rows(facts, loop, v, mine) for v in values)
     elif isinstance(node, cst.Subscript):
-        # out.max(1)[1]; a choice of rows is not followed
+        # out.max(1)[1], batch["label"]; a choice of rows is not followed
         index = node.slice[0].slice if len(node.slice) == 1 else None
-        pair = isinstance(index, cst.Index) and isinstance(index.value, cst.Integer)
-        parts = [node.value] if pair and isinstance(node.value, cst.Call) else []
-        return bool(parts) and _keeps_rows(facts, loop, parts[0], depth)
+        pair = (
+            isinstance(index, cst.Index) and isinstance(index.value, cst.Integer) and isinstance(node.value, cst.Call)
+        )
+        item = isinstance(index, cst.Index) and _is_key(loop, node.value, index.value)
+        parts = [node.value] if pair or item else []
+        return bool(parts) and _keeps_rows(facts, loop, parts[0], asked)
+    elif isinstance(node, cst.DictComp):  # {k: v.to(device) for k, v in batch.items()}
+        return not node.for_in.ifs and _keeps_rows(facts, loop, node.value, asked)
     elif isinstance(node, (cst.Comparison, cst.BinaryOperation)):
-        return _keeps_rows(facts, loop, node.left, depth)
+        return _keeps_rows(facts, loop, node.left, asked)
+    elif isinstance(node, cst.UnaryOperation):  # argmax(-1), -scores
+        return _keeps_rows(facts, loop, node.expression, asked)
     else:
         return isinstance(node, (cst.Integer, cst.Float))
-    return all(_keeps_rows(facts, loop, p, depth) for p in parts)
+    return all(_keeps_rows(facts, loop, p, asked) for p in parts)
+
+
+def _takes_other_rows(loop: LoopFacts, node: cst.BaseExpression, asked: frozenset[str]) -> bool:
+    """`model(x[mask])`, `model(torch.cat([x, x.flip(3)]))`: what the model is given are no samples of the batch."""
+    for part in (node, *walk(node)):
+        if isinstance(part, cst.Call):
+            name = part.func.attr.value if isinstance(part.func, cst.Attribute) else ""
+            if _MORE_ROWS.fullmatch(name) and not any(isinstance(a.value, cst.Integer) for a in part.args[1:]):
+                return True
+        elif isinstance(part, cst.Subscript):
+            index = part.slice[0].slice
+            if isinstance(index, cst.Slice):
+                if index.lower or index.upper or index.step:
+                    return True
+            elif isinstance(index, cst.Index) and not (
+                isinstance(index.value, cst.Integer) or _is_key(loop, part.value, index.value)
+            ):
+                return True
+        elif isinstance(part, cst.Name) and part.value not in asked:
+            made = [b.node for b in bindings(loop.node.body) if part.value in b.targets]
+            mine = asked | {part.value}
+            if any(_takes_other_rows(loop, v, mine) for m in made for v in _given(m, part.value)):
+                return True
+    return False
+
+
+def _is_key(loop: LoopFacts, holder: cst.BaseExpression, index: cst.BaseExpression) -> bool:
+    """`batch["label"]`, and `batch[k]` of `for k in batch`, `for k, x in batch.items()`."""
+    if isinstance(index, cst.SimpleString):
+        return True
+    made = [b.node for b in bindings(loop.node.body) if isinstance(index, cst.Name) and index.value in b.targets]
+    name = loop.source.code(holder)
+    over = {loop.source.code(n.iter) for n in made if isinstance(n, (cst.For, cst.CompFor))}
+    return bool(made) and over <= {name, f"{name}.keys()", f"{name}.items()", f"list({name})", f"list({name}.keys())"}
+
+
+def _given(node: cst.CSTNode, name: str) -> list[cst.BaseExpression]:
+    """What a statement makes of a name: of `x, y = a, b`, of `batch["x"] = a` and of `for k, x in batch.items()`."""
+    if isinstance(node, (cst.For, cst.CompFor)):
+        return [node.iter]
+    if not isinstance(node, cst.Assign):
+        return []
+    found: list[cst.BaseExpression] = []
+    for target, value in (pair for t in node.targets for pair in pairs(t.target, node.value)):
+        while isinstance(target, cst.Subscript):
+            target = target.value
+        if isinstance(target, cst.Name) and target.value == name:
+            found.append(value)
+    return found
 
 
 def _by_row(call: cst.Call) -> bool:

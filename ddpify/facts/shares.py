@@ -14,6 +14,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.heldout import HeldOut, held_out
 from ddpify.facts.layers import minds_its_mode
 from ddpify.facts.loops import Accumulator, LoopFacts, loaded_after, read_after, uses_of
+from ddpify.facts.pass_own import Owned, owned_by_pass
 from ddpify.facts.starts import base_of
 from ddpify.facts.values import Data, Dict, Instance, Iteration, Module, Seq, Thing, Wrapped
 from ddpify.source import Source, walk
@@ -27,6 +28,7 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
     source = known.source
     held = held_out(facts, known)
     counted = {a.target for a in known.accumulators}
+    own = owned_by_pass(facts, known)
     last = known.node.body.body[-1] if known.node.body.body else None
     if isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Break):
         return _peek(facts, known, inside)
@@ -42,6 +44,8 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
             return f"{at} draws in the loop"
         if e.kind == "store" and e.frame is known.frame and source.code(e.node) in counted:
             continue  # meters["loss"] += loss.item()
+        if e.frame is known.frame and own.changed_by(e):
+            continue
         if e.kind in ("store",) or (
             e.kind == "method"
             and e.name in ("append", "extend", "update", "add", "insert")
@@ -56,7 +60,7 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
             and source.code(e.node) not in counted
         ):
             return f"{at} changes `{source.code(e.node)}`"
-        if e.kind == "call" and e.callee is not None and _changes(e.callee, set()):
+        if e.kind == "call" and e.callee is not None and _changes(e.callee, own.handed_on(e.node, e.callee), set()):
             if used := _used_within(facts, known, e):
                 return used
             return f"{at} calls `{e.name}`, which changes something outside itself"
@@ -153,14 +157,16 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     return ""
 
 
-def _changes(frame: Frame, seen: set[int]) -> bool:
-    """Whether a function of the project does something that outlives it."""
+def _changes(frame: Frame, own: Owned, seen: set[int]) -> bool:
+    """Whether a function of the project does something that outlives it; `own`: what ends with the pass."""
     if id(frame) in seen:
         return False
     seen.add(id(frame))
     for e in frame.events:
         if isinstance(e.obj, (Seq, Dict)) and e.obj.site.frame is frame:
             continue  # res.append(...) of a list that it gives back
+        if own.changed_by(e):
+            continue
         if e.kind in ("store",) or (e.kind == "set" and not isinstance(e.obj, (Module, Wrapped))):
             return True
         if e.kind == "augment" and isinstance(e.node, cst.AugAssign) and isinstance(e.node.target, cst.Attribute):
@@ -173,7 +179,7 @@ def _changes(frame: Frame, seen: set[int]) -> bool:
             return True
         if e.kind == "external" and e.name in ("builtins.print", "builtins.open"):
             return True
-        if e.callee is not None and _changes(e.callee, seen):
+        if e.callee is not None and _changes(e.callee, own.handed_on(e.node, e.callee), seen):
             return True
     return False
 

@@ -279,6 +279,80 @@ def test_what_could_not_be_brought_together_is_made_in_full(start: str, step: st
     assert not any(helper in result.text for helper in ("gather_", "all_reduce", "val_batches"))
 
 
+BY_KEY = """
+from torch.utils.data import Dataset
+CACHE = {{"n": 0, "parts": []}}
+
+class Titles(Dataset):
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, i):
+        return {{"x": torch.ones(4), "y": torch.tensor(i % 2)}}
+
+held_set = Titles()
+held = DataLoader(held_set, batch_size=4)
+
+def move(batch, device):
+    batch["x"] = batch["x"].to(device)
+    return batch
+
+def remember(batch):
+    known = CACHE
+    known["n"] = len(batch)
+    return batch
+
+def kept(batch):
+    CACHE["x"] = batch["x"]
+    return CACHE
+
+def score(model, loader):
+    model.eval()
+    a = []
+    with torch.no_grad():
+        for batch in loader:
+            {step}
+            a.extend(model(batch["x"]).argmax(-1).tolist())
+    return a
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "batch['x'] = batch['x'].to(device)",
+        "batch = move(batch, device)",
+        "move(batch, device)",
+        "batch = {k: v.to(device) for k, v in batch.items()}",
+        "batch = {k: batch[k].to(device) for k in batch}",
+        "for k in batch:\n                batch[k] = batch[k].to(device)",
+        "for k, v in batch.items():\n                batch[k] = v.to(device)",
+        "more = dict(batch)\n            more['z'] = 1\n            batch = move(more, device)",
+    ],
+)
+def test_what_is_changed_of_a_batch_ends_with_its_pass(step: str) -> None:
+    result = edited(script(before=BY_KEY.format(step=step), inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert SHARED in result.text
+    assert "        a[:] = gather_in_order(a)\n" in result.text
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "known = CACHE\n            known['n'] = len(batch)",
+        "known = CACHE['parts']\n            known[0] = len(batch)",
+        "batch = remember(batch)",
+        "batch = kept(batch)\n            batch['x'] = batch['x'].to(device)",
+        "batch['x'] = torch.cat([batch['x'], batch['x']])",  # other rows
+        "batch['x'] = batch['x'][1:]",
+    ],
+)
+def test_what_outlives_a_pass_and_other_rows_are_made_in_full(step: str) -> None:
+    result = edited(script(before=BY_KEY.format(step=step), inside="print(score(model, held))"), "DDP304", "DDP501")
+    assert any("every rank evaluates the whole of `held_set`" in message for message in result.left)
+    assert "gather_" not in result.text
+
+
 @pytest.mark.parametrize(
     ("start", "step", "why"),
     [
