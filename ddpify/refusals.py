@@ -14,6 +14,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.outside import outside_calls
 from ddpify.facts.roles import root
 from ddpify.facts.several_gpus import several_gpus
+from ddpify.facts.started import starts_ranks
 from ddpify.facts.trails import place_of, shown
 from ddpify.facts.values import Module
 from ddpify.lint import what_distributes
@@ -63,6 +64,7 @@ _DISTRIBUTES = re.compile(
 )
 #: what nn.DataParallel is made of
 _REPLICATES = re.compile(r"torch\.nn\.parallel\.((data_parallel|replicate)\.)?(data_parallel|replicate)")
+_PROCESSES = frozenset({"torch.multiprocessing.Process", "multiprocessing.Process", "torch.multiprocessing.spawn"})
 _GYMS = frozenset({"gym", "gymnasium", "gym_super_mario_bros", "pettingzoo", "procgen", "dm_control", "unityagents"})
 
 
@@ -162,9 +164,8 @@ def check_trains(facts: Facts, roots: dict[str, cst.CSTNode]) -> None:
             "reinforcement learning ({}): the data come from an environment, "
             "not from a dataset that ranks could share out; run one environment per rank by hand",
         )
-    for name in ("torch.multiprocessing.Process", "multiprocessing.Process", "torch.multiprocessing.spawn"):
-        if name in facts.identifiers:
-            event = facts.identifiers[name][0]
+    for event in facts.cached("starts_ranks", lambda known: starts_ranks(known.flow)):
+        if event.name in _PROCESSES:
             raise _refused(
                 event.frame.source,
                 event.node,

@@ -159,7 +159,10 @@ class Attributes(Fields):
         match target:
             case cst.Name(value=name):
                 scope = frame.scope.outer.get(name, frame.scope)
-                scope.names[name] = value
+                if scope is frame.scope:
+                    scope.names[name] = value
+                else:
+                    self.set_attribute(scope, name, value)
                 scope.bound_at[name] = self.stmt
                 self.note(target, value)
                 self.event("bind", target, frame, name=name, value=value)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ddpify.facts.contents import join
+from ddpify.facts.frames import Scope
 from ddpify.facts.state import State
 from ddpify.facts.values import UNKNOWN, Instance, Loader, Module, Optimizer, Thing, Value
 
-Holder = Instance | Loader | Module | Thing | Optimizer
+Holder = Instance | Loader | Module | Thing | Optimizer | Scope
 #: (object, name) -> the object, and what it held under the name before; None where it had no such attribute
 Written = dict[tuple[int, str], tuple[Holder, Value | None]]
 

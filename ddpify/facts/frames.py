@@ -26,6 +26,11 @@ class Scope:
         self.choices: dict[str, tuple[str, Value, Value, Value]] = {}
 
     @property
+    def fields(self) -> dict[str, Value]:
+        """The names, as what a function sets from outside them: `global model`."""
+        return self.names
+
+    @property
     def module(self) -> Scope:
         scope = self
         while scope.parent is not None:

@@ -152,13 +152,17 @@ class Paths(Importing):
         for name, sides in known.items():
             names[name], before[name] = sides
 
-        def begin_again() -> bool:
+        def begin() -> bool:
+            ended = one()
             after_one.update(names)
+            return ended
+
+        def begin_again() -> bool:
             names.clear()
             names.update(before)
             return other()
 
-        ended_one, ended_other = self.one_or_other(one, begin_again)
+        ended_one, ended_other = self.one_or_other(begin, begin_again)
         if ended_one and ended_other:
             return True
         if not ended_one:

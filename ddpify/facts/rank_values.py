@@ -14,6 +14,7 @@ from ddpify.facts.definitions import Definition, Definitions, definitions, retur
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Frame
 from ddpify.facts.single import Single, asks_launch
+from ddpify.facts.started import starts_ranks
 from ddpify.facts.values import Const, Data, Ext, Thing
 from ddpify.source import dotted, walk
 
@@ -25,11 +26,6 @@ RANK_CALLS = re.compile(
     r"|(\w+\.)*(is_(local_|global_)?(main|master|primary|chief|logging|first)_?\w*|is_(global_)?(rank_?)?(0|zero)|"
     r"get_(local_|global_|world_)?rank|get_dist_info|(ddp|dist|distributed)_(setup|init)|"
     r"(setup|init|initialize|launch|start)_(dist|ddp|distributed)\w*)"
-)
-_SPAWNS = re.compile(
-    r"torch\.multiprocessing\.(spawn(\.spawn)?|start_processes)|(torch\.)?multiprocessing\.(\w+\.)*Process"
-    # of a module of the user's that is not there
-    r"|(?!torch|gevent|eventlet|asyncio|pexpect|os\.)(\w+\.)+spawn"
 )
 #: Calls whose result is the same on every rank.
 _AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast\w*|all_reduce|all_gather\w*)")
@@ -68,7 +64,7 @@ class RankValues:
         self.flow = flow
         self.strict = strict
         self.definitions: Definitions = definitions(flow)
-        starts = [e for e in flow.log.of("external") if _SPAWNS.fullmatch(e.name)]
+        starts = starts_ranks(flow)
         calls = [e.node for e in starts]
         #: the functions that do so, and those that call them: a test, say, which starts ranks by a helper
         ways = [(e.frame, *(entry.frame for chain in e.frame.chains(8) for entry in chain)) for e in starts]

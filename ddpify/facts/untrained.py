@@ -9,7 +9,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event
 from ddpify.facts.roles import Roles, root, roots
-from ddpify.facts.values import Module, Parameters
+from ddpify.facts.values import Module, Optimizer, Parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,16 @@ def is_frozen(flow: Flow, module: Module) -> bool:
     frees = (e for e in events if e.name in ("requires_grad", "requires_grad_") and not _freezes(e, module))
     mine = (e for e in frees if isinstance(e.obj, Parameters) and module in map(root, e.obj.modules))
     return any(_freezes(e, module) for e in events) and not any(mine)
+
+
+def is_stepped(flow: Flow, optimizer: Optimizer) -> bool:
+    """Whether an optimizer makes a step, or is handed to what may make it: `Trainer(net).test()` makes none."""
+    for e in flow.log.of("method", "external"):
+        if (e.obj is optimizer and e.name == "step") or (
+            role_of(e.name) != "scheduler" and any(optimizer in value for value in (e.value, *e.extra.values()))
+        ):
+            return True
+    return False
 
 
 def _is_copy(module: Module) -> bool:

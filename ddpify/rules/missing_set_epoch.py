@@ -14,7 +14,7 @@ from ddpify.facts.frames import Frame
 from ddpify.facts.placing import statement_of
 from ddpify.facts.roles import EpochLoop, expression_for, hands_out, loop_name
 from ddpify.facts.sharding import loader_facts
-from ddpify.facts.values import Loader, Sampler
+from ddpify.facts.values import Const, Loader, Obj, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._passes import (
     begins_again,
@@ -311,8 +311,11 @@ class MissingSetEpoch(Rule):
         return call is not None and node in epoch.loader.site.source.ancestors(call)
 
     def loader_in(self, facts: Facts, epoch: EpochLoop, frame: Frame, within: cst.CSTNode | None) -> str | None:
-        every = facts.roles.training_loaders
-        for alike in ([o for o in every if self.shuffles(facts, o)], every):  # `may_draw` has what does not shuffle
+        every: list[Obj] = [*facts.roles.training_loaders]
+        named: list[list[Obj]] = [[o for o in facts.roles.training_loaders if self.shuffles(facts, o)], every]
+        if frame is epoch.batch_loop.frame:
+            named.append([*every, Const(None)])  # `self.loader = None` without training: here it is read
+        for alike in named:  # `may_draw` has what does not shuffle
             for inside in dict.fromkeys((within, None)):
                 name = expression_for(epoch.loader, frame, facts.flow, inside, alike)
                 if name is not None:

@@ -14,7 +14,7 @@ from ddpify.facts.contents import origins
 from ddpify.facts.ranks import ranks
 from ddpify.facts.roles import root, roots
 from ddpify.facts.trails import shown, way_back, way_of_call
-from ddpify.facts.untrained import is_frozen
+from ddpify.facts.untrained import is_frozen, is_stepped
 from ddpify.facts.unused import has_weights, left_out
 from ddpify.facts.values import FromForward, Module, Wrapped
 from ddpify.facts.wraps import NoWrapPoint, WrapPoint
@@ -271,7 +271,8 @@ class ModelNotWrapped(Rule):
         for optimizer in facts.roles.optimizers:
             source, node = optimizer.site.source, optimizer.site.node
             alone = next((m for m in optimizer.modules if certain(m) and not roots(m) <= inside), None)
-            if node not in source.parents or not (optimizer.loose or alone is not None):
+            loose = optimizer.loose or (alone is not None and is_stepped(facts.flow, optimizer))
+            if node not in source.parents or not loose:
                 continue
             what = (
                 f"a model that no training forward calls ({alone.evidence})"
