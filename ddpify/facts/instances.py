@@ -7,6 +7,7 @@ import libcst as cst
 from ddpify.facts.calls import Calls
 from ddpify.facts.externals import makes_module, role_of
 from ddpify.facts.frames import Frame
+from ddpify.facts.handing_on import hands_on_all
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     Class,
@@ -46,10 +47,14 @@ class Instances(Calls):
             if not cls.member("__init__"):
                 return self.outside(Ext(loader), node, given, named, splats or [], frame)
             own = Loader(self.site(node, frame), fields={"__class__": (cls,)})
-            result = self.made(node, frame, own, f"new {cls.name}")
-            if self.begins(result[0], own):
-                self.call_members(cls.member("__init__"), own, given, named, node, frame)
-            return result
+            (kept,) = self.made(node, frame, own, f"new {cls.name}")
+            if self.begins(kept, own):
+                inits = [m.node for m in cls.member("__init__") if isinstance(m, Func)]
+                if isinstance(kept, Loader) and all(isinstance(n, cst.FunctionDef) and hands_on_all(n) for n in inits):
+                    self.loader_made(kept, node, given, named, frame)
+                    kept.whole = True
+                self.call_members(cls.member("__init__"), kept, given, named, node, frame)
+            return (kept,)
         site = self.site(node, frame)
         if makes_module(bases):
             made: Obj = Module(site, cls=cls, evidence=f"class {cls.name} derives from nn.Module")

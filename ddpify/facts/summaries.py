@@ -177,6 +177,8 @@ class Library(Factories):
     def loader_made(
         self, obj: Loader, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame
     ) -> Value:
+        if obj.whole:
+            return NONE
         obj.site, obj.call = self.site(node, frame), node
         obj.arguments.update({name: value for name, (_, value) in zip(LOADER_ARGUMENTS, given, strict=False)})
         obj.arguments.update({name: value for name, (_, value) in named.items()})

@@ -219,6 +219,8 @@ class Loader(Heap):
     #: arguments that came in by a `**dict`, with the dict
     splat: Dict | None = None
     unknown_splat: bool = False
+    #: made by a class of the project that hands all its arguments on: its call is as good as one of DataLoader
+    whole: bool = False
 
 
 @dataclass(eq=False)
