@@ -26,6 +26,7 @@ SHAPES = (
     Shape("meters_and_patience"),
     Shape("numbers_in_containers"),
     Shape("pairs_counted", own="train"),
+    Shape("parts_that_train"),
     Shape("per_class_counts"),
     Shape("ratios_of_batches"),
     Shape("scaled_sums", doubled=(("default=6", "default=12"),)),
@@ -226,6 +227,12 @@ DAMAGES = (
             ("correct, len(valid_dataloader))", "correct), len(valid_dataloader)"),
         ),
         "mean loss .* and not",
+    ),
+    Damage(
+        "a part of a network that trains itself goes past the wrapper",
+        "parts_that_train",
+        (('forward_through(model, "encoder", x)', "self.encoder(x)"),),
+        _LOSSES,
     ),
     Damage(
         "an evaluation divides by one rank's number of batches, that of its last index",

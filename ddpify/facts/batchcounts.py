@@ -58,12 +58,14 @@ def _length(facts: Facts, loop: LoopFacts, call: cst.Call) -> BatchCount | None:
     if _in_bar(facts, loop, call):
         return BatchCount(call, "", "")
     parent = source.parents.get(call)
+    if source.span(call).start > end:  # n = len(loader) there: the sums are reduced before n has a value
+        return BatchCount(call, "", source.code(call))
     if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
         name = parent.targets[0].target
         uses = [n for n in uses_of(loop.frame.node, name.value) if n is not name]
         before = [n for n in uses if source.span(n).start < end and not _in_bar(facts, loop, n)]
         return None if before else BatchCount(name, name.value, name.value)
-    return BatchCount(call, "", source.code(call)) if source.span(call).start > end else None
+    return None
 
 
 def _in_bar(facts: Facts, loop: LoopFacts, node: cst.CSTNode) -> bool:

@@ -53,11 +53,20 @@ def ways_of_chance(
     if makes_chance(flow, node):
         return  # os.path.join(args.root, now()): what stands in args.root by chance goes in here, too
     for part in parts:
-        for d in known.of(part, frame):
+        for d in [*known.of(part, frame), *_turns(flow, part, frame)]:
             given = flow.values.get(d.node, ())
             if given and not by_chance(given):
                 continue  # the other branch: `folder = args.folder`
             yield from ways_of_chance(flow, known, d.node, d.frame, seen, d, depth - 1)
+
+
+def _turns(flow: Flow, part: cst.CSTNode, frame: Frame) -> Iterator[Definition]:
+    """`for path in [args.data, args.out]`: what the name holds, one after the other."""
+    name = part.value if isinstance(part, cst.Name) else ""
+    for e in flow.log.of("bind") if name else ():
+        turns = e.stmt if e.frame is frame and isinstance(e.stmt, cst.For) and e.stmt.target is e.node else None
+        if turns is not None and e.name == name and isinstance(turns.iter, (cst.List, cst.Tuple, cst.Set)):
+            yield from (Definition(element.value, frame) for element in turns.iter.elements)
 
 
 def makes_chance(flow: Flow, node: cst.CSTNode) -> bool:

@@ -19,9 +19,7 @@ from ddpify.facts.preparing import comes_again, only_notes, prepares, runs_again
 from ddpify.facts.roles import Roles, root
 from ddpify.facts.routes import Route, find_routes, in_step
 from ddpify.facts.trails import way_back
-from ddpify.facts.values import (
-    Module,
-)
+from ddpify.facts.values import Module
 from ddpify.source import Source
 
 
@@ -259,16 +257,17 @@ class _Search:
         return [s for s in stmts if in_branches(frame.source, s, bound)]
 
     def by_itself(self) -> WrapPoint | NoWrapPoint:
-        """`class Net(nn.Module): def fit(self, loader): ... self(x)`: wrapped before the loop that trains."""
+        """`def fit(self, loader): ... self(x)`, or `self.decoder(self.encoder(x))`: wrapped before the loop."""
         frame, source = self.first.frame, self.first.frame.source
         name = frame.func.name if frame.func is not None else ""
-        forwards = [
-            e
+        calls = {r.call for r in self.routes}
+        ways = [(r.frame, r.base) for r in self.routes] + [
+            (e.frame, _callee(e.node))
             for e in self.flow.log.of("forward")
             if e.node in self.roles.training_forwards and e.grad is not False and e.obj is self.module
+            if not any(c in calls for c in (e.node, *(entry.call for chain in e.frame.chains() for entry in chain)))
         ]
-        uses = [_callee(e.node) for e in forwards]
-        if any(e.frame is not frame or not is_self(u, frame) for e, u in zip(forwards, uses, strict=True)):
+        if not ways or any(f is not frame or not is_self(use, frame) for f, use in ways):
             return self.none(f"the model trains itself in `{name}` and in other places, so that no variable holds it")
         around = self.first.loops
         again = any(entry.loops for chain in frame.chains() for entry in chain)
@@ -279,8 +278,9 @@ class _Search:
         inside = (e for e in self.flow.log.events if e.stmt is loop or loop in source.ancestors(e.stmt))
         if any(e.frame is frame and not only_notes(e) and prepares(self.flow, e, self.module) for e in inside):
             return self.none(f"the model is prepared in the loop of `{name}` that trains it")
-        found = tuple(dict.fromkeys(u for u in uses if isinstance(u, cst.Name)))
-        return WrapPoint(self.module, "model", loop, source, frame, modules=(self.module,), uses=found)
+        uses = tuple(dict.fromkeys(u for _, u in ways if u is not None))
+        of = (self.module,)
+        return WrapPoint(self.module, "model", loop, source, frame, modules=of, uses=uses, routes=self.routes)
 
     def in_place(self, made: Made) -> WrapPoint | NoWrapPoint:
         """`train(Net().to(device), loader)`: it gets a name before the statement, where nothing else prepares it."""

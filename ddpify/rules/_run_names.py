@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts import Facts
+from ddpify.facts.asked import asked_before
 from ddpify.facts.chance import by_chance, makes_chance, named_chance, ways_of_chance
 from ddpify.facts.contents import origins
 from ddpify.facts.definitions import Definition, Definitions, definitions
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.outside import Outside
+from ddpify.facts.outside import Outside, holding
 from ddpify.facts.ranks import guarded, ranks
-from ddpify.facts.reads import find_reads
+from ddpify.facts.reads import asks_files, find_reads
 from ddpify.facts.values import Ext, FromWorld, Thing
 from ddpify.facts.workers import in_workers
 from ddpify.rules._guards import guards, joined_group
@@ -117,19 +118,34 @@ def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
     for _, _, d in way:
         if d is None or d.event is None or not facts.editable(d.frame.source) or not _assigns(d):
             continue
-        if not origin and (not facts.converting or joined_group(facts, d.event)):
+        if not origin and (not facts.converting or (joined_group(facts, d.event) and _by_all(facts, d.frame, d.node))):
             best, origin = Named(d.node, d.frame.source, what), makes_chance(facts.flow, d.node)
     if best is not None:
         return best
-    if facts.editable(event.frame.source) and not any(d is not None for _, _, d in way) and joined_group(facts, event):
-        return Named(path, event.frame.source, what)
-    source = event.frame.source
-    return Named(
-        path,
-        source,
-        what,
-        "it is made before the process group is set up, or in another file" if facts.converting else "",
-    )
+    source, joined = event.frame.source, joined_group(facts, event)
+    direct = facts.editable(source) and not any(d is not None for _, _, d in way) and joined
+    alike = not facts.converting or _by_all(facts, event.frame, path)
+    if direct and alike:
+        return Named(path, source, what)
+    why = "it is made before the process group is set up, or in another file"
+    if joined and not alike:
+        why = "ranks may answer the test around it differently, and not all would come to a broadcast"
+    return Named(path, source, what, why if facts.converting else "")
+
+
+def _by_all(facts: Facts, frame: Frame, node: cst.CSTNode) -> bool:
+    """Whether no question for a file, which the ranks may answer differently, decides that an expression is reached."""
+    stmt = holding(frame.source, node)
+    around = frame.source.ancestors(stmt) if stmt is not None else ()
+    tests = [a.test for a in around if isinstance(a, (cst.If, cst.While)) and asks_files(a.test, facts)]
+    answered = facts.cached("answered by rank 0", _answered) if tests else set()
+    return all(any(id(n) in answered for n in walk(test)) for test in tests)
+
+
+def _answered(facts: Facts) -> set[int]:
+    """The questions that rank 0 answers for all."""
+    asked = (a for a in asked_before(facts) if facts.editable(a.source) and joined_group(facts, a.event))
+    return {id(a.node) for a in asked}
 
 
 def _assigns(d: Definition) -> bool:

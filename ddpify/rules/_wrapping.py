@@ -31,6 +31,11 @@ def device_ids(facts: Facts, w: WrapPoint) -> str:
     return f', device_ids=[{name}.index] if {name}.type != "cpu" else None'
 
 
+def own_name(facts: Facts, w: WrapPoint) -> str:
+    """The name of the wrapper of a module that trains itself, chosen once."""
+    return facts.cached(f"wrapper-{id(w)}", lambda f: f.names_of(w.source).fresh(w.target))
+
+
 def sync_batchnorm(facts: Facts, w: WrapPoint, name: str, in_place: bool = False) -> tuple[str, ...]:
     """`if device.type == "cuda": model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`, before a wrap.
 

@@ -17,6 +17,7 @@ from ddpify.facts.trails import shown, way_of_call
 from ddpify.facts.unused import has_weights
 from ddpify.facts.values import FromForward, Module, Optimizer
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
+from ddpify.rules._wrapping import own_name
 
 
 class ForwardBypassesWrapper(Rule):
@@ -124,7 +125,8 @@ class ForwardBypassesWrapper(Rule):
 
     def routed(self, facts: Facts) -> Iterator[Finding]:
         """`model.compute_loss(x)` -> `forward_through(model, "compute_loss", x)`"""
-        routes = [r for w in facts.wrap_points for r in w.routes]
+        held_by = {r: own_name(facts, w) if w.uses else "" for w in facts.wrap_points for r in w.routes}
+        routes = list(held_by)
         options = frozenset({"nested"} if any("." in r.name for r in routes) else ())
         calls = {r.call for r in routes}
         if any(e.node in calls and e.grad is False for e in facts.flow.log.of("call")):
@@ -134,7 +136,7 @@ class ForwardBypassesWrapper(Rule):
         for r in routes:
             source = r.frame.source
             name = facts.names_of(source)["forward_through"]
-            held = f'{source.code(r.base)}, "{r.name}"'
+            held = f'{held_by[r] or source.code(r.base)}, "{r.name}"'
             first = r.call.args[0] if r.call.args else None
             edits: list[Edit] = (
                 [Replace(source, r.call, f"{name}({held})")]

@@ -21,7 +21,7 @@ from ddpify.facts.wraps import NoWrapPoint, WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._frozen import frozen_models
 from ddpify.rules._unread import unread
-from ddpify.rules._wrapping import device_ids, moved, sync_batchnorm, wrap_statement
+from ddpify.rules._wrapping import device_ids, moved, own_name, sync_batchnorm, wrap_statement
 from ddpify.source import walk
 
 _COLLECTIVE = re.compile(r"\b(all_gather|all_reduce|all_to_all|reduce_scatter|world_size)\w*")
@@ -250,10 +250,11 @@ class ModelNotWrapped(Rule):
             return [Hoist(w.source, w.made, name, w.after, (f"{names['DDP']}(", f"{ids})"))]
         if w.uses:
             # the module stands as it is, also for evaluation and checkpoints; its own training calls the wrapper
-            name = names.fresh(w.target)
+            name, routed = own_name(facts, w), {r.base for r in w.routes}
             me = w.source.code(w.uses[0])
             lines = (*sync_batchnorm(facts, w, me), f"{name} = {names['DDP']}({me}{ids})")
-            return [*more, InsertBefore(w.source, w.after, lines), *(Replace(w.source, use, name) for use in w.uses)]
+            plain = [use for use in w.uses if use not in routed]
+            return [*more, InsertBefore(w.source, w.after, lines), *(Replace(w.source, use, name) for use in plain)]
         return [*more, InsertAfter(w.source, w.after, (*shared, wrap_statement(w, names["DDP"], ids, names["torch"])))]
 
     def is_free(self, w: WrapPoint) -> bool:

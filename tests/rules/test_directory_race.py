@@ -83,6 +83,16 @@ def test_the_rank_that_removes_a_directory_makes_it_anew() -> None:
         ),
         ("os.makedirs(f'runs/{time.time()}')", "os.makedirs(broadcast_value(f'runs/{time.time()}'), exist_ok=True)"),
         ("folder = name()\nos.makedirs(folder)", "folder = broadcast_value(name())"),
+        (
+            "folder = name()\nfor path in ['data', os.path.join(folder, 'a')]:\n    if not os.path.exists(path):\n"
+            "        os.makedirs(path)",
+            "folder = broadcast_value(name())",
+        ),
+        (
+            "folder = 'runs'\nif os.path.exists(folder):\n    folder = folder + time.strftime('%S')\n"
+            "os.makedirs(folder)",
+            "if broadcast_value(os.path.exists(folder)):\n    folder = broadcast_value(folder + time.strftime('%S'))",
+        ),
     ],
 )
 def test_the_name_of_a_run_is_that_of_rank_0(before: str, gives: str) -> None:
@@ -91,6 +101,19 @@ def test_the_name_of_a_run_is_that_of_rank_0(before: str, gives: str) -> None:
     assert gives in result.text
     assert "broadcast_value" in result.needs
     assert not result.left
+
+
+@pytest.mark.parametrize(
+    "makes",
+    ["os.makedirs(f'runs/{time.time()}')", "pathlib.Path(f'runs/{time.time()}').mkdir()"],
+)
+def test_no_name_is_sent_where_not_all_ranks_may_come(makes: str) -> None:
+    result = edited(
+        script(imports=TIME + "\nimport pathlib", before=f"if not os.path.exists('runs'):\n    {makes}"), CODE
+    )
+    assert not result.has("broadcast_value")
+    assert len(result.left) == 1
+    assert "ranks may answer the test around it differently" in result.left[0]
 
 
 def test_the_name_of_a_run_is_found_behind_a_property_of_a_configuration() -> None:
