@@ -31,7 +31,7 @@ DATA_OVER_ALL = "    share = Subset(data, range(dist.get_rank(), len(data), dist
 
 @dataclass(frozen=True)
 class Fault:
-    """`shows` are the checks that may tell of it.
+    """`shows` are the checks that may tell of it; one that holds may say it all the same, with `says`.
 
     With `original`, the ranks agree, and the fault shows only where they are held against `alone.py` (with these
     changes): what they train is another model, or what they print another number.
@@ -43,6 +43,7 @@ class Fault:
     bad: Mapping[str, str]
     good: Mapping[str, str] = field(default_factory=dict)
     shows: tuple[str, ...] = ()
+    says: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     env_of_twin: Mapping[str, str] | None = None  # the same, if not given
     pretend: bool = False

@@ -160,6 +160,7 @@ SECOND = (
         MASKED,
         NORMALISED,
         shows=("same_losses",),
+        says="divides by the weights of each rank's own batch (DDP510)",
         original=MASKED,
     ),
     Fault(

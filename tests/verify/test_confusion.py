@@ -103,9 +103,16 @@ def table(seen: Mapping[str, Seen]) -> str:
     caught = alarms = 0
     for fault in FAULTS:
         told = [name for name in fault.shows if name in Seen.wrong(seen[fault.key].bad)]
+        said = [
+            r.name for r in seen[fault.key].bad if r.name in fault.shows and fault.says and fault.says in r.sentence
+        ]
         wrong = Seen.wrong(seen[fault.key].good)
-        caught, alarms = caught + bool(told), alarms + len(wrong)
-        by = ", ".join(f"`{name}`" for name in told[:1]) or "**missed**"
+        caught, alarms = caught + bool(told or said), alarms + len(wrong)
+        by = (
+            ", ".join(f"`{name}`" for name in told[:1])
+            or ", ".join(f"`{name}` holds, and says so" for name in said[:1])
+            or "**missed**"
+        )
         rows.append(f"| {fault.number:02} {fault.name} | {fault.harm} | {by} | {', '.join(wrong) or 'none'} |")
     rows.append("")
     rows.append(f"{caught} of {len(FAULTS)} caught, {len(FAULTS) - caught} missed, {alarms} false alarms.")
