@@ -128,7 +128,6 @@ ATTRIBUTES = {
     "batch_first_text": "a recurrent state in an attribute is refused",
     "device_string_cuda0": "an evaluation that sets attributes is made in full on every rank",
     "early_stopping_module": "an evaluation that sets attributes is made in full on every rank",
-    "frozen_by_a_constant": "a constant in an attribute is not named",
     "inline_evaluation_csv": "a file in an attribute is os.devnull on the other ranks, not None",
     "random_and_sequential": "an evaluation that sets attributes is made in full on every rank",
     "running_loss_every_k": "an evaluation that sets attributes is made in full on every rank",

@@ -103,7 +103,11 @@ def _is(facts: Facts, node: cst.BaseExpression, module: Module, frame: Frame) ->
 
 def _named(node: cst.BaseExpression, frame: Frame) -> Constant | None:
     """The constant that an expression reads, up the arguments: `on` of `fine_tune(on)`, called with FINE_TUNE."""
-    for name in walk(node):
+    for name in (node, *walk(node)):
+        if isinstance(name, cst.Attribute):
+            found = _field(name, frame.source)
+            if found is not None:
+                return found
         if not isinstance(name, cst.Name):
             continue
         argument = frame.arguments.get(name.value)
@@ -127,3 +131,18 @@ def _literal(name: str, scope: Scope) -> Constant | None:
         return None
     code = holder.source.code(stmt)
     return (code, holder.source, stmt) if stmt.value.value in ("True", "False") else None
+
+
+def _field(node: cst.Attribute, source: Source) -> Constant | None:
+    """`self.fine_tune` of `self.fine_tune = False`, the only statement of the file that sets it."""
+    if not isinstance(node.value, cst.Name):
+        return None
+    stmts = [
+        n
+        for n in source.of(cst.Assign)
+        for t in n.targets
+        if isinstance(t.target, cst.Attribute) and t.target.attr.value == node.attr.value
+    ]
+    if len(stmts) != 1 or not isinstance(stmts[0].value, cst.Name) or stmts[0].value.value not in ("True", "False"):
+        return None
+    return source.code(stmts[0]), source, stmts[0]
