@@ -12,7 +12,7 @@ from ddpify.facts.dependencies import Binding, bindings, closure, named, read_na
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.loops import LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.starts import base_of, same_object
-from ddpify.facts.values import Data, Dict, Ext, FromForward, Func, Instance, Seq, Thing
+from ddpify.facts.values import Data, Dict, Ext, FromBatch, FromForward, Func, Instance, Seq, Thing, Value
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _changed(facts: Facts, loop: LoopFacts, event: Event) -> list[str]:
     """What gets a number of a batch there; nothing where it is one of the loop's sums, which are looked at by name."""
     sums = {a.target for a in loop.accumulators}
     node = event.stmt.target if isinstance(event.stmt, cst.AugAssign) else event.node
-    if loop.source.code(node) in sums or not _of_batches(facts, event):
+    if loop.source.code(node) in sums or not _of_batches(facts, loop, event):
         return []
     if event.kind == "call" and event.callee is not None and same_object(loop.frame, event):
         return [text for text in _own_numbers(event.callee, set()) if text not in sums]
@@ -245,7 +245,7 @@ def given_to(event: Event) -> list[cst.BaseExpression]:
     return [a.value for a in event.node.args] if isinstance(event.node, cst.Call) else []
 
 
-def _of_batches(facts: Facts, event: Event) -> bool:
+def _of_batches(facts: Facts, loop: LoopFacts, event: Event) -> bool:
     values = [facts.flow.values.get(node, ()) for node in given_to(event)]
     if event.kind == "store":
         values.append(event.value)
@@ -253,4 +253,10 @@ def _of_batches(facts: Facts, event: Event) -> bool:
     while isinstance(target, cst.Subscript):  # counts[label] += 1
         values += [facts.flow.values.get(i.slice.value, ()) for i in target.slice if isinstance(i.slice, cst.Index)]
         target = target.value
-    return any(map(is_of_batches, values))
+    return any(is_of_batches(v) and not _is_of_an_evaluation(facts, loop, v) for v in values)
+
+
+def _is_of_an_evaluation(facts: Facts, loop: LoopFacts, value: Value) -> bool:
+    """`scheduler(optimizer, i, epoch, self.best)` in the steps: what an evaluation has found is no number of theirs."""
+    read = {o.loader for o in origins(value) if isinstance(o, FromBatch)}
+    return bool(read) and loop.loader not in read and not read & set(facts.roles.training_loaders)

@@ -24,8 +24,8 @@ class ProgressOfOneRank(Rule):
     ## What it does
     Multiplies `batch_idx * len(data)` in a message of the training loop by the world size, and `batch_idx * size`, of
     the size that the batches have, `batch_idx * args.size + len(data)` and a `count` to which each batch adds its
-    samples likewise. What a message of the loop shows of running sums, means and meters is named in the report: it is
-    rank 0's own there.
+    samples likewise, also in a message behind the loop. What a message of the loop shows of running sums, means and
+    meters is named in the report: it is rank 0's own there.
 
     ## Why is this bad?
     The message says `[640/60000]` where all ranks together have seen `[1280/60000]`, and an epoch seems to end
@@ -135,11 +135,13 @@ class ProgressOfOneRank(Rule):
                 print(total / (i * size), total / (i * len(x)))
                 if i * size < other:
                     rest = other - i * size
+            print("images:", i * size + len(x))
             """,
             gives=(
                 "print(i * size * dist.get_world_size(), (i * size + len(x)) * dist.get_world_size(), i * other)",
                 "print(total / (i * size), total / (i * len(x)))",
                 "if i * size < other:\n        rest = other - i * size",
+                'print("images:", (i * size + len(x)) * dist.get_world_size())',
             ),
         ),
     )
@@ -158,7 +160,7 @@ class ProgressOfOneRank(Rule):
             for name in counts_shown(facts, loop):
                 yield self.scaled(facts, loop, name)
             whole_of: set[int] = set()
-            for node in walk(loop.node.body):
+            for node in (*walk(loop.node.body), *_told_behind(loop)):
                 if (
                     isinstance(node, cst.BinaryOperation)
                     and id(node) not in whole_of
@@ -258,6 +260,14 @@ class ProgressOfOneRank(Rule):
             for n, s in zip((node.left, node.right), sides, strict=True)
         ]
         return (index[0] and sizes[1]) or (index[1] and sizes[0])
+
+
+def _told_behind(loop: LoopFacts) -> Iterator[cst.CSTNode]:
+    """`print(i * size + len(x))` behind the loop: the parts of what is handed to calls that give nothing back."""
+    end = loop.source.span(loop.node).end
+    for stmt in walk(loop.frame.node):
+        if isinstance(stmt, cst.Expr) and isinstance(stmt.value, cst.Call) and loop.source.span(stmt).start >= end:
+            yield from walk(stmt.value)
 
 
 def _decides(source: Source, node: cst.BinaryOperation) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from ddpify.convert import convert, convert_source
 from ddpify.source import Source
-from tests.rules.edited import edited
+from tests.rules.edited import edited, script
 
 SCRIPT = """\
 from collections import Counter, defaultdict
@@ -548,3 +548,23 @@ def test_numbers_of_a_loop_over_an_object_that_reads_the_loader(iterates: str, e
     assert f"\n{told}all_reduce_mean(total)\n    return total / len(data), losses" in done.text
     assert any("`losses` keeps numbers of each rank" in f.message for f in done.plan.notes)
     assert not any("schedule" in f.message for f in done.left)
+
+
+def test_what_is_given_the_result_of_an_evaluation_keeps_no_numbers_of_the_steps() -> None:
+    functions = """
+class Schedule:
+    def __init__(self):
+        self.best = self.last = 0.0
+
+    def __call__(self, optimizer, i, best):
+        self.best = max(self.best, best)
+
+    def see(self, loss):
+        self.last = loss
+"""
+    steps = "best = 0.0\nschedule = Schedule()\nheld = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)"
+    for call, noted in (("schedule(optimizer, 0, best)", False), ("schedule.see(loss.item())", True)):
+        text = script(functions=functions, before=steps, inside="best = evaluate(model, held)\nprint(schedule.last)")
+        text = text.replace("        optimizer.step()\n", f"        optimizer.step()\n        {call}\n", 1)
+        found = any("keeps numbers of each rank's own" in m for m in edited(text, "DDP501").left)
+        assert found == noted, call
