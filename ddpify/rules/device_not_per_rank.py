@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddImport, Append, Delete, Edit, Replace
+from ddpify.edits import AddImport, Append, Delete, Edit, InsertBefore, Replace
 from ddpify.facts import Facts
+from ddpify.facts.at_import import gpu_at_import
 from ddpify.facts.contents import constants
 from ddpify.facts.devices import DeviceChoice, FixedDevice, device_choices, fixed_devices, given_devices
 from ddpify.facts.devicetext import is_text_there
@@ -38,7 +39,8 @@ class DeviceNotPerRank(Rule):
     ## Edit
     After the set-up has bound the process to its GPU, `"cuda"` and `.cuda()` mean that GPU: the index is taken out. A
     call of `torch.cuda.set_device` goes, the set-up does it, and so does the number in `.cuda(args.gpu)`;
-    `with torch.cuda.device(args.gpu):` names the current one.
+    `with torch.cuda.device(args.gpu):` names the current one. A module that puts something on the GPU while it is
+    imported, before the set-up, binds the process itself.
     """
 
     code = "DDP103"
@@ -147,6 +149,23 @@ class DeviceNotPerRank(Rule):
         if facts.converting:
             yield from self.choices(facts)
             yield from self.given(facts)
+            yield from self.at_import(facts)
+
+    def at_import(self, facts: Facts) -> Iterator[Finding]:
+        """What a module puts on a GPU while it is imported: the script binds the process to its own only later."""
+        found = gpu_at_import(facts) if isinstance(facts.cached("setup", find_setup), SetUp) else None
+        if found is None:
+            return
+        source, stmt = found
+        names = facts.names_of(source)
+        torch = names["torch"]
+        lines = (
+            f"if {torch}.cuda.is_available():  # used while this module is imported, before the set-up",
+            f'    {torch}.cuda.set_device(int({names["os"]}.environ.get("LOCAL_RANK", 0)))',
+        )
+        edits = (InsertBefore(source, stmt, lines), AddImport(source, "torch"), AddImport(source, "os"))
+        message = "the module uses a GPU while it is imported, which is before the set-up"
+        yield self.finding(source, stmt, message, *edits, reason="bound before it is used: all ranks had GPU 0")
 
     def given(self, facts: Facts) -> Iterator[Finding]:
         """`.cuda(args.gpu)` loses its index; of `model.to(cfg["device"])` the report says what must not be in it."""
