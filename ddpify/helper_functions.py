@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpify import helper_classes
+from ddpify import helper_classes, helper_gathers
 
 _JOIN = "Join the process group that torchrun describes (alone under plain python)"
 
@@ -224,31 +224,6 @@ def <all_reduce_mean>(*values):
     """Average each number over all processes."""
     return [total / <dist>.get_world_size() for total in <all_reduce_sum>(*values)]
 ''',
-    "gather_list": '''
-def <gather_list>(values):
-    """The entries of all processes' lists, in one list."""
-    parts = [None] * <dist>.get_world_size()
-    <dist>.all_gather_object(parts, values)
-    return [value for part in parts for value in part]
-''',
-    "gather_in_order": '''
-def <gather_in_order>(values):
-    """The entries of all processes' lists, in the order in which one process has them."""
-    parts = [None] * <dist>.get_world_size()
-    <dist>.all_gather_object(parts, values)
-    merged = [None] * sum(map(len, parts))
-    for rank, part in enumerate(parts):
-        merged[rank::len(parts)] = part
-    return merged
-''',
-    "gather_by_index": '''
-def <gather_by_index>(values, batches):
-    """The entries of all processes' lists in the order of the dataset: one for each index in a process's batches."""
-    indices = [index for batch in batches for index in batch]
-    parts = [None] * <dist>.get_world_size()
-    <dist>.all_gather_object(parts, list(zip(indices, values)))
-    return [value for _, value in sorted((pair for part in parts for pair in part), key=lambda pair: pair[0])]
-''',
     "sync_buffers": '''
 def <sync_buffers>(model):
     """Give every process rank 0's buffers (BatchNorm statistics differ between ranks after training)."""
@@ -304,6 +279,7 @@ def <unwrap>(model):
     return model.module if isinstance(model, <DDP>) else model
 """,
     **helper_classes.TEXTS,
+    **helper_gathers.TEXTS,
 }
 
 
@@ -336,6 +312,7 @@ _SHAPED = {
     "columns_of_rank": _columns,
     "ShardedSampler": helper_classes.sampler,
     "forward_through": _through,
+    "gather_rows": helper_gathers.rows,
 }
 
 

@@ -21,6 +21,7 @@ SHAPES = (
     Shape("batches_counted"),
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
+    Shape("evaluations_grown"),
     Shape("evaluations_kept"),
     Shape("heads_over_sentences"),
     Shape("meters_and_patience"),
@@ -368,6 +369,18 @@ DAMAGES = (
         "evaluations_kept",
         (("        merged[rank::len(parts)] = part\n", "        merged = [v for p in parts for v in p]\n"),),
         "lists .* and not",
+    ),
+    Damage(
+        "an array that grows in an evaluation is one shard's",
+        "evaluations_grown",
+        (("        labels = gather_rows(labels, loader.batch_sampler)\n", ""),),
+        "cat .* and not",
+    ),
+    Damage(
+        "the rows of an evaluation come in the order of the ranks",
+        "evaluations_grown",
+        (("whole.reshape(len(order), -1)[order]", "whole"),),
+        "concatenate .* and not",
     ),
     Damage(
         "the meter of an evaluation is one shard's",

@@ -81,10 +81,12 @@ def before_epochs(facts: Facts, known: LoopFacts, target: str) -> cst.For | cst.
     return None
 
 
-def start_of(facts: Facts, known: LoopFacts, target: str, outer: cst.CSTNode | None = None) -> _Start | None:
+def start_of(
+    facts: Facts, known: LoopFacts, target: str, outer: cst.CSTNode | None = None, *, rebound: bool = False
+) -> _Start | None:
     """`0` of `total = 0`, in a statement before the loop or in a method that is called there: `self.reset()`.
 
-    `outer`: a loop around it, before which that stands.
+    `outer`: a loop around it, before which that stands. `rebound`: also where a pass sets it otherwise than by a sum.
     """
     source, frame, loop = known.source, known.frame, outer or known.node
     start = source.span(loop).start
@@ -92,7 +94,7 @@ def start_of(facts: Facts, known: LoopFacts, target: str, outer: cst.CSTNode | N
     best: _Start | None = None
     for node, value in sorted(_assigned(facts, source, frame.node, target), key=lambda a: source.span(a[0]).start):
         if any(a is loop for a in source.ancestors(node)):
-            if not adds_to_itself(node):
+            if not rebound and not adds_to_itself(node):
                 return None  # reset inside the loop: a running value
         elif source.span(node).start < start:
             around = [a for a in source.ancestors(node) if isinstance(a, (cst.For, cst.While))]
@@ -133,6 +135,8 @@ def _item(facts: Facts, value: cst.BaseExpression, target: str) -> cst.BaseExpre
     """`0.0` of `{"loss": 0.0}`, for `meters["loss"]`."""
     if zero_by_key(facts, value):
         return cst.Integer("0")
+    if isinstance(value, cst.Call) and "collections.defaultdict" in names(facts, value.func):
+        return cst.List([]) if [a for a in value.args if "builtins.list" in names(facts, a.value)] else None
     key = _literal(cst.parse_expression(target.partition("[")[2][:-1]))
     match value:
         case cst.Dict(elements=elements):

@@ -223,5 +223,7 @@ def is_sendable(facts: Facts, node: cst.BaseExpression) -> bool:
             return is_sendable(facts, inner)
         case cst.ListComp(elt=inner):
             return is_sendable(facts, inner)
+        case cst.Tuple(elements=elements) | cst.List(elements=elements) if elements:
+            return all(is_sendable(facts, e.value) for e in elements)
     known = data_of(facts.flow.values.get(node, ()))
     return known is not None and (known.on_cpu or known.form in ("int", "float", "number", "bool", "str"))

@@ -56,6 +56,19 @@ def evaluated_numbers(rule: Rule, facts: Facts, loop: LoopFacts, mode: str, done
             AddHelper(loop.source, helper),
             reason=_REASON,
         )
+    for name, kind in held.rows:
+        yield rule.finding(
+            loop.source,
+            loop.node,
+            f"`{name}` is put together from all ranks",
+            InsertAfter(
+                loop.source, loop.node, (f"{name} = {names['gather_rows']}({name}, {held.loader}.batch_sampler)",)
+            ),
+            AddHelper(loop.source, "gather_rows", frozenset({kind})),
+            AddImport(loop.source, "torch"),
+            AddImport(loop.source, "dist"),
+            reason=_REASON,
+        )
     yield from _meters(rule, facts, loop, held.meters, done, empty=True)
     for tally in held.tallies:
         yield _add_up(rule, facts, loop, tally)

@@ -211,6 +211,20 @@ def score(model, loader):
     return total, {end}
 """
 BOTH = "a, b = [], []"
+IN_ORDER = "a[:] = gather_in_order(a)"
+ROWS = "a = gather_rows(a, loader.batch_sampler)"
+APPEND = "a = np.append(a, y.numpy())"
+#: the first batch is put in otherwise than the others
+NOT_ALIKE = """if a is None:
+                a = out.cpu().numpy()
+            else:
+                a = np.append(a, y.cpu().numpy(), axis=0)"""
+FROM_NONE = """if a is None:
+                a = out.cpu().numpy()
+                b = y.cpu().numpy()
+            else:
+                a = np.append(a, out.cpu().numpy(), axis=0)
+                b = np.append(b, y.cpu().numpy(), axis=0)"""
 
 
 @pytest.mark.parametrize(
@@ -243,6 +257,16 @@ BOTH = "a, b = [], []"
         ),
         ("a = torch.zeros(2)", "a += out.softmax(1).sum(0)", "a", BY_BATCH, ["dist.all_reduce(a)"]),
         ("a = Average()", "a.update(out.mean().item(), len(x))", "a.avg", BY_BATCH, ["a.all_reduce()"]),
+        ("a = {'t': []}", "a['t'].extend(y.tolist())", "a", SHARED, ["a['t'][:] = gather_in_order(a['t'])"]),
+        (BOTH, "for i in range(len(y)):\n                a.append((y[i].item(), 1))", "a", SHARED, [IN_ORDER]),
+        (BOTH, "for i in range(y.size(0)):\n                a.append(y[i].item())", "a", SHARED, [IN_ORDER]),
+        ("a = np.array([])", "a = np.append(a, y.numpy())", "a", SHARED, [ROWS]),
+        ("a = np.empty((0, 3))", "a = np.concatenate([a, out.cpu().numpy()], axis=0)", "a", SHARED, [ROWS]),
+        ("a = np.array([])", "a = np.hstack((a, y.numpy()))", "a", SHARED, [ROWS]),
+        ("a = torch.tensor([]).to(DEVICE)", "a = torch.cat((a, out), dim=0)", "a", SHARED, [ROWS]),
+        ("a = None", "a = y.cpu() if a is None else torch.cat([a, y.cpu()])", "a", SHARED, [ROWS]),
+        ("a, b = None, None", FROM_NONE, "a, b", SHARED, [ROWS, "b = gather_rows(b, loader.batch_sampler)"]),
+        ("a = np.array([])", f"total += out.mean().item(); {APPEND}", "a", BY_BATCH, [ROWS]),
     ],
 )
 def test_what_an_evaluation_keeps_is_brought_together(
@@ -363,6 +387,18 @@ def test_what_outlives_a_pass_and_other_rows_are_made_in_full(step: str) -> None
             "uses `a` while the loop runs",
         ),
         ("a = 0.0, None", "a = y if a is None else torch.cat([a, y])", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", "a = np.append(y.numpy(), a)", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", "a = np.append(a, y[y > 0].numpy())", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", "a = np.append(a, out.mean().item())", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.zeros((9, 0))", "a = np.append(a, out.cpu().numpy(), axis=1)", "`a` goes on"),
+        ("a = 0.0, np.empty((0, 3))", "a = np.hstack((a, out.cpu().numpy()))", "`a` goes on from batch to batch"),
+        ("a = 0.0, torch.zeros(1, 3)", "a = torch.cat([a, out])", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", f"if y.sum() > 1:\n                {APPEND}", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", f"for _ in range(2):\n                {APPEND}", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", f"{APPEND}; x[0] = len(a)", "`a` goes on from batch to batch"),
+        ("a = 0.0, None", NOT_ALIKE, "`a` goes on from batch to batch"),
+        ("a = 0.0, {'t': [], 'n': []}", "a['t'].extend(y.tolist()); a['n'].append(out)", "collects values"),
+        ("a = 0.0, []", "for i in range(3):\n                a.append(y[i].item())", "collects values"),
     ],
 )
 def test_why_an_evaluation_is_made_in_full(start: str, step: str, why: str) -> None:
