@@ -43,7 +43,9 @@ _ASKS = re.compile(
 _SAME = frozenset(
     {"str", "Path", "pathlib.Path", "os.fspath", "os.path.abspath", "os.path.realpath", "os.path.normpath"}
 )
-_ASKING_METHODS = frozenset({"exists", "is_file", "is_dir", "glob", "iterdir", "rglob"})
+#: methods of a path
+LISTINGS = frozenset({"glob", "rglob", "iterdir"})
+_ASKING_METHODS = LISTINGS | {"exists", "is_file", "is_dir"}
 #: Of these, the ones that raise where the file is not there, and those that say whether it is.
 _MEASURES = re.compile(r"os\.path\.get(size|[mac]time)|os\.stat")
 _PRESENT = re.compile(r"os\.path\.(exists|isfile|lexists|islink)")
@@ -63,7 +65,7 @@ def find_reads(facts: Facts) -> list[Read]:
     calls = facts.cached("outside", outside_calls)
     found = []
     for call in calls:
-        if call.method in ("read_text", "read_bytes") and isinstance(call.node.func, cst.Attribute):
+        if call.method in LISTINGS | {"read_text", "read_bytes"} and isinstance(call.node.func, cst.Attribute):
             found.append(Read(call, call.node.func.value, False))
         elif call.method == "load_state_dict" or write_of(call) is not None:
             continue
@@ -239,17 +241,20 @@ def written_before(
     writes = facts.cached("writes", find_writes)
     when = moments(facts.flow)
     around = {id(loop.node) for loops in event.all_loops() for loop in loops}
+    trained = min((b.seq for b in facts.roles.backwards), default=0)
     found = []
     for write in writes:
         if write.path is None:
             continue
         for w in write.call.events:
             same = paths.same((read.path, event.frame), (write.path, w.frame))
-            listed = _FOLDERS.fullmatch(read.call.name) is not None
+            listed = read.call.method in LISTINGS or _FOLDERS.fullmatch(read.call.name) is not None
             if listed and paths.inside((read.path, event.frame), (write.path, w.frame)):
                 same = True
             folder = listed and _MOVES.fullmatch(write.call.name) is not None
             kin = folder or (read.checkpoint and _SAVES.fullmatch(write.call.name) is not None)
+            # for i, clip in enumerate(clips): torch.save(clip, cache / f"{i}.pt"), and a folder is read behind it
+            kin = kin or (listed and event.seq < trained and any(w.all_loops()) and w.seq < event.seq)
             removes = _REMOVES.fullmatch(write.call.name) is not None or write.call.method == "unlink"
             if removes and not folder and same is not True:
                 continue

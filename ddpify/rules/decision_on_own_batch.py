@@ -23,6 +23,7 @@ from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._evaluated import agreed
 from ddpify.rules._own_decisions import decides, keeps
+from ddpify.rules._own_meetings import tests_before_meetings
 from ddpify.source import Source, walk
 
 
@@ -41,7 +42,9 @@ class DecisionOnOwnBatch(Rule):
     Let all ranks decide alike: `dist.all_reduce(flag, op=dist.ReduceOp.MAX)` before the test.
 
     ## Edit
-    Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`. Inside a batch
+    Between epochs the test or the value is rank 0's: `if broadcast_value(loss.item() < 0.01): break`; so it is wherever
+    a rank's clock or numbers decide whether it comes to a meeting: `if broadcast_value(time.time() - last > 600):` with
+    an evaluation under it, whose numbers are added up. Inside a batch
     loop all ranks go the way of any of them: `if any_process(torch.isnan(loss)): continue`; so they do wherever a
     handler of signals sets what they go by. Left for you where not all ranks come to the test.
     """
@@ -200,6 +203,14 @@ class DecisionOnOwnBatch(Rule):
                     yield finding
             return
         done = made_alike(facts)
+        for test, frame in tests_before_meetings(facts):
+            if id(test) not in done and is_own(facts, test.test, frame):
+                done.add(id(test))
+                why = "what it decides brings the ranks together, and has to happen on all of them"
+                if by_signal(facts, test.test):
+                    yield from self.agreed(facts, frame.source, "if", test.test)
+                else:
+                    yield from self.shared(facts, frame.source, test.test, why)
         for e in facts.flow.log.events:
             if e.seq >= facts.flow.main_end:
                 return
@@ -232,7 +243,7 @@ class DecisionOnOwnBatch(Rule):
             ):
                 done.add(id(e.node))
                 if not known.batch_loops(e.loops) and by_signal(facts, e.node.test):
-                    yield from self.agreed(facts, e, e.node.test)
+                    yield from self.agreed(facts, e.frame.source, "while", e.node.test)
                 elif not known.batch_loops(e.loops) and is_own(facts, e.node.test, e.frame):
                     yield from self.shared(
                         facts, e.frame.source, e.node.test, "the loop has to end on all ranks at once"
@@ -290,7 +301,7 @@ class DecisionOnOwnBatch(Rule):
                 if by_chance(facts, test.test, e.frame):
                     yield from self.shared(facts, e.frame.source, test.test, "all ranks go by what rank 0 draws")
                 else:
-                    yield from self.agreed(facts, e, test.test)
+                    yield from self.agreed(facts, e.frame.source, e.kind, test.test)
             elif known.batch_loops(e.loops):
                 yield self.finding(
                     e.frame.source,
@@ -310,14 +321,12 @@ class DecisionOnOwnBatch(Rule):
         outer = [a for a in e.frame.source.ancestors(test) if isinstance(a, (cst.If, cst.While))]
         return not any(is_own(facts, a.test, e.frame) and not by_chance(facts, a.test, e.frame) for a in outer)
 
-    def agreed(self, facts: Facts, e: Event, test: cst.BaseExpression) -> Iterator[Finding]:
+    def agreed(self, facts: Facts, source: Source, way: str, test: cst.BaseExpression) -> Iterator[Finding]:
         """`if torch.isnan(loss): continue` -> `if any_process(torch.isnan(loss)): continue`"""
-        source = e.frame.source
         if not facts.editable(source):
             return
         code = source.code(test).split("\n")[0]
         call = facts.names_of(source)["any_process"]
-        way = "while" if e.kind == "loop" else e.kind
         yield self.finding(
             source,
             test,

@@ -12,7 +12,9 @@ from ddpify.facts import Facts
 from ddpify.facts.beside import instead_of_training
 from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
+from ddpify.facts.outside import outside_calls
 from ddpify.facts.ranks import guarded
+from ddpify.facts.reads import LISTINGS
 from ddpify.facts.values import Const, Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._no_order import (
@@ -32,6 +34,7 @@ from ddpify.rules._set_orders import is_set, lists_set, orders
 from ddpify.source import Source, dotted, walk
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
+
 _TAKES_ORDER = frozenset({"builtins.list", "builtins.tuple", "builtins.enumerate"})
 _NO_ORDER = re.compile(
     r"builtins\.(len|sorted|set|frozenset|any|all|sum|min|max|bool)|collections\.Counter"
@@ -82,6 +85,25 @@ def _sorts_in_place(source: Source, node: cst.BaseExpression) -> bool:
     return isinstance(call, cst.Call) and method(call) == "sort"
 
 
+def _of_paths(facts: Facts) -> Iterator[Event]:
+    """`folder.glob("*.png")`, `folder.iterdir()`"""
+    for call in facts.cached("outside", outside_calls):
+        if call.method in LISTINGS:
+            yield from call.events
+
+
+def _in_order(facts: Facts, source: Source, node: cst.Call) -> Edit:
+    """`sorted(...)` around a listing, in the place of `list(...)`; `next(...)` takes the first of it."""
+    arg = source.parents.get(node)
+    call = source.parents.get(arg) if isinstance(arg, cst.Arg) and not arg.star else None
+    held = facts.flow.values.get(call.func, ()) if isinstance(call, cst.Call) and call.args[0] is arg else ()
+    named = [o.name for o in held if isinstance(o, Ext)]
+    if isinstance(call, cst.Call) and named == ["builtins.list"] and len(call.args) == 1:
+        return Replace(source, call.func, "sorted")
+    first = "iter(" if named == ["builtins.next"] else ""
+    return Surround(source, node, f"{first}sorted(", "))" if first else ")")
+
+
 _PASSES_ON = (cst.CompFor, cst.ListComp, cst.GeneratorExp, cst.BinaryOperation)
 
 
@@ -101,7 +123,7 @@ class ListingOrder(Rule):
     Put `sorted(...)` around it.
 
     ## Edit
-    `sorted(...)`: the same order everywhere.
+    `sorted(...)`: the same order everywhere, also of `folder.glob("*.png")` and `folder.iterdir()`.
     """
 
     code = "DDP307"
@@ -144,11 +166,11 @@ class ListingOrder(Rule):
             return any(id(lp.node) in training for lp in e.loops)
 
         seen: set[int] = set()
-        for e in facts.flow.log.of("external"):
+        for e in (*facts.flow.log.of("external"), *(_of_paths(facts) if facts.converting else ())):
             if id(e.node) in seen or not isinstance(e.node, cst.Call) or not facts.editable(e.frame.source):
                 continue
             source = e.frame.source
-            listing = e.name in _LISTS and not self.ordered(facts, source, e.node)
+            listing = e.name in _LISTS | LISTINGS and not self.ordered(facts, source, e.node)
             if not (listing or self.of_set(facts, e)) or e.seq > first or trains(e):
                 continue
             if self.takes_none(facts, source, e.node) or (not facts.converting and self.matters_to_one(facts, e)):
@@ -156,7 +178,7 @@ class ListingOrder(Rule):
             seen.add(id(e.node))
             edit: Edit
             if listing:
-                edit = Surround(source, e.node, "sorted(", ")")
+                edit = _in_order(facts, source, e.node)
             elif e.name == "builtins.list":
                 edit = Replace(source, e.node.func, "sorted")
             else:

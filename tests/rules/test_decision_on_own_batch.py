@@ -330,3 +330,79 @@ for epoch in range(2):
 @pytest.mark.parametrize(("agree", "found"), [("pass", 1), ("totals = of_rank_zero(totals)", 0)])
 def test_an_entry_of_a_dict_that_is_rank_0s_is_alike_on_all_ranks(agree: str, found: int) -> None:
     assert len(linted(IN_A_DICT.replace("AGREE", agree), CODE)) == found
+
+
+def converted(script: str) -> str:
+    return convert_bytes(script.encode()).text
+
+
+MEETS = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+held = DataLoader(TensorDataset(torch.ones(7, 4)), batch_size=2)
+model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+teacher = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def check(net):
+    net.eval()
+    right = 0
+    with torch.no_grad():
+        for (x,) in held:
+            right += (net(x) > 0).sum().item()
+    net.train()
+    return right
+
+def show(net):
+    with torch.no_grad():
+        return net(torch.ones(1, 4)).item()
+
+def keep(net):
+    torch.save(net.state_dict(), "last.pt")
+    return torch.load("last.pt")
+
+last, shown = time.time(), 0
+for epoch in range(4):
+    for (x,) in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        {batch}
+    now = time.time()
+    if {test}:
+        {body}
+        last = now
+"""
+
+
+@pytest.mark.parametrize("body", ["print(check(model))", "keep(model)", "model.eval()\n        shown = show(model)"])
+@pytest.mark.parametrize("test", ["now - last > 60", "epoch % 2 == 0 or time.time() - last > 60", "loss.item() < 0.1"])
+def test_ranks_come_to_a_meeting_by_rank_0s_clock_and_numbers(test: str, body: str) -> None:
+    text = converted(MEETS.format(batch="pass", test=test, body=body))
+    assert f"    if broadcast_value({test}):\n" in text
+
+
+@pytest.mark.parametrize("inside", ["if time.time() - last > 60:\n            check(model)"])
+def test_ranks_come_to_an_evaluation_between_two_batches(inside: str) -> None:
+    text = converted(MEETS.format(batch=inside, test="epoch", body="pass"))
+    assert "        if broadcast_value(time.time() - last > 60):\n" in text
+
+
+@pytest.mark.parametrize(
+    ("test", "body", "batch"),
+    [
+        ("now - last > 60", "print(now)", "pass"),
+        ("now - last > 60", 'torch.save(model.state_dict(), "last.pt")', "pass"),
+        ("epoch % 2 == 0", "print(check(model))", "pass"),
+        ("epoch", "print(check(model))", "if time.time() - last > 60:\n            show(teacher)"),
+    ],
+)
+def test_a_test_under_which_no_rank_waits_stays(test: str, body: str, batch: str) -> None:
+    text = converted(MEETS.format(batch=batch, test=test, body=body))
+    assert f"    if {test}:\n" in text
+    assert "broadcast_value(" not in text.partition("last, shown =")[2]

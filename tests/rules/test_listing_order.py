@@ -6,7 +6,10 @@ import pytest
 
 from tests.rules.edited import edited, script
 
-IMPORTS = "from glob import glob as find\nimport natsort\nfrom natsort import natsorted"
+IMPORTS = (
+    "from glob import glob as find\nimport pathlib\nimport natsort\nfrom natsort import natsorted\n"
+    "folder = pathlib.Path('data')"
+)
 
 
 @pytest.mark.parametrize(
@@ -16,10 +19,18 @@ IMPORTS = "from glob import glob as find\nimport natsort\nfrom natsort import na
         "names = [n for n in os.listdir('data') if n.endswith('.png')]",
         "names = find('data/*.png')\nfirst = names[0]\nnames.sort()",
         "names = os.listdir('data')\nindex = {n: i for i, n in enumerate(names)}\nkinds = sorted(names)",
+        "names = pathlib.Path('data').iterdir()",
+        "names = [n for n in folder.rglob('*.png') if n.is_file()]",
+        "names = list(folder.glob('*.png'))",
     ],
 )
 def test_what_goes_by_the_order_is_sorted(line: str) -> None:
     assert "= sorted(" in edited(script(imports=IMPORTS, before=line), "DDP307").text.replace("[n for n in ", "")
+
+
+def test_the_first_of_a_listing_is_taken_from_the_sorted_one() -> None:
+    text = edited(script(imports=IMPORTS, before="first = next(folder.glob('*.png'))"), "DDP307").text
+    assert "first = next(iter(sorted(folder.glob('*.png'))))" in text
 
 
 def test_two_listings_that_are_compared_are_both_sorted() -> None:
@@ -50,6 +61,10 @@ def test_listings_in_a_loop_over_listings_are_sorted() -> None:
         "names = os.listdir('data')\nnames.sort()",
         "names = os.listdir('data')\ncount = len(names)\nlast = max(names)",
         "count = sum(1 for n in os.listdir('data'))",
+        "names = sorted(folder.glob('*.png'))",
+        "names = natsorted(list(folder.iterdir()))",
+        "empty = not any(folder.iterdir())",
+        "for p in folder.glob('*.tmp'):\n    p.unlink()",
     ],
 )
 def test_where_no_order_is_taken_nothing_is_sorted(line: str) -> None:

@@ -359,3 +359,27 @@ def test_a_class_method_that_reads_what_the_model_saved(made: str) -> None:
     )
     result = edited(text, *CODES)
     assert result.text.count("dist.barrier()\n") == 1
+
+
+CACHE = """
+def build(root):
+    for i in range(9):
+        os.makedirs(f"{root}/{i % 3}", exist_ok=True)
+        torch.save(torch.ones(4), f"{root}/{i % 3}/{i}.pt")
+build(os.environ["CACHE"])
+"""
+
+
+@pytest.mark.parametrize(
+    "listed",
+    ["sorted(pathlib.Path(sys.argv[1]).glob('*/*.pt'))", "sorted(folder.iterdir())", "sorted(os.listdir(sys.argv[1]))"],
+)
+def test_ranks_wait_for_the_cache_before_they_list_it(listed: str) -> None:
+    imports = "import pathlib\nimport sys\nfolder = pathlib.Path(sys.argv[1])\ntorch.cuda.is_available()"
+    text = script(imports=imports, before=f"torch.manual_seed(0)\n{CACHE}files = {listed}")
+    assert edited(text, *CODES).has(f"dist.barrier()\nfiles = {listed}")
+
+
+def test_one_file_beside_the_data_is_not_waited_for() -> None:
+    before = "torch.manual_seed(0)\nopen('settings.json', 'w').write('x')\nfiles = sorted(os.listdir('data'))"
+    assert "barrier" not in edited(script(before=before), *CODES).text
