@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _IMPORTS = re.compile(
-    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(?:\([ \t]*)?(\w+)|import[ \t]+([\w.]+))", re.MULTILINE
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(?:\([ \t]*)?(\w+|\*)|import[ \t]+([\w.]+))", re.MULTILINE
 )
 _NAMES_A_PATH = frozenset({"join", "joinpath", "abspath", "realpath", "insert", "append"})
 _RELATIVE = re.compile(r"\bfrom[\s\\]*\.")
@@ -67,8 +67,17 @@ def search_path(script: Path, text: str) -> tuple[Path, ...]:
     if texts:
         named = [path for t in texts for path in _named_folders(folder, t)]
         return tuple(dict.fromkeys([*named, *_folders_above(folder)]))
+    found = python_path(script, text)
+    return (found,) if found is not None else ()
+
+
+def python_path(script: Path, text: str) -> Path | None:
+    """The folder that has to be in PYTHONPATH: the script imports from it, says so nowhere, and is run by its path."""
+    folder = script.absolute().parent
+    if any("sys.path" in t for t in (text, *_beside(folder, text))) or package_of(script, text) is not None:
+        return None
     found = _above_imports(folder, text, Path.is_file)
-    return (found[0],) if found is not None and package_of(script, text) is None else ()
+    return found[0] if found is not None else None
 
 
 def _beside(folder: Path, text: str) -> Iterator[str]:
@@ -95,9 +104,15 @@ def _named_folders(folder: Path, text: str) -> Iterator[Path]:
 
 
 def _from_above(folder: Path, text: str, is_file: Callable[[Path], bool]) -> Package | None:
-    """`from models.unet import Unet` in `tools/train.py`, where `models` lies beside `tools`: run from there."""
+    """`from models.unet import Unet` in `tools/train.py`, where `models` lies beside `tools`: run from there.
+
+    None where it also imports what lies beside itself, which is found only where it is run by its path.
+    """
     found = _above_imports(folder, text, is_file) if "sys.path" not in text else None
     if found is None or not all(name.isidentifier() for name in found[1]):
+        return None
+    named = ((module or plain, item) for module, item, plain in _IMPORTS.findall(text))
+    if any(m and _is_module(folder, m.split("."), item, is_file) and _is_local(m) for m, item in named):
         return None
     return Package(found[0], ".".join(found[1]))
 
@@ -112,6 +127,10 @@ def _above_imports(folder: Path, text: str, is_file: Callable[[Path], bool]) -> 
             if _is_module(root, parts, item, is_file):
                 return root, folder.parts[-depth:]
     return None
+
+
+def _is_local(module: str) -> bool:
+    return module.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _folders_above(folder: Path) -> list[Path]:

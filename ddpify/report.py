@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ import click
 
 from ddpify.facts.handmade import Draws, hand_fed
 from ddpify.notebook import what_is_lost
+from ddpify.package import python_path
 from ddpify.rules import Finding, Severity, rule
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ class Report:
         """The command that starts the result; `...` stands for the script's arguments."""
         package = self.conversion.facts.project.package
         what = _quote(self.output) if package is None else f"-m {package.name}.{self.output.stem}"
-        return _join(f"torchrun --standalone --nproc-per-node=N {what}", self._arguments("..."))
+        above = python_path(self.script, self.conversion.facts.source.text)
+        path = f"PYTHONPATH={_quote(Path(os.path.relpath(above)))} " if above is not None else ""
+        return _join(f"{path}torchrun --standalone --nproc-per-node=N {what}", self._arguments("..."))
 
     @property
     def verify_command(self) -> str:

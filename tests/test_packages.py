@@ -202,10 +202,32 @@ def test_a_script_in_a_folder_that_is_no_package() -> None:
     Path("experiments/wide-net").mkdir(parents=True)
     Path("app/data/__init__.py").write_text(f"from .points import torch\n{LOADERS}")
     result = convert("experiments/wide-net/train.py", PACKAGE)
-    assert "torchrun --standalone --nproc-per-node=N experiments/wide-net/train_ddp.py" in result.stderr
+    assert "PYTHONPATH=. torchrun --standalone --nproc-per-node=N experiments/wide-net/train_ddp.py" in result.stderr
     assert "from app.data_ddp import loaders" in imports("experiments/wide-net/train_ddp.py")
     assert "from app.data.points import torch" in Path("app/data_ddp.py").read_text()
     assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
+
+
+def test_a_script_that_imports_from_beside_itself_and_from_above() -> None:
+    """`python -m experiments.train` would not find `settings`."""
+    Path("experiments").mkdir()
+    Path("experiments/settings.py").write_text("RATE = 0.1\n")
+    result = convert("experiments/train.py", f"from settings import RATE\n{ABSOLUTE}")
+    assert "PYTHONPATH=. torchrun --standalone --nproc-per-node=N experiments/train_ddp.py" in result.stderr
+    assert "from app.data.points_ddp import loaders" in imports("experiments/train_ddp.py")
+    assert imports("app/tools_ddp.py") == ["from distributed_helpers import is_main_process"]
+    assert Path("experiments/distributed_helpers.py").exists()
+
+
+def test_names_that_come_by_a_star_from_above() -> None:
+    """`from shared import *` of a file above the script's folder: the loader was said not to be there."""
+    Path("experiments").mkdir()
+    Path("experiments/nets.py").write_text("from torch import nn\n")
+    Path("shared.py").write_text(ABSOLUTE + "\n")
+    result = convert("experiments/train.py", "from nets import *\nfrom shared import *")
+    assert "PYTHONPATH=. torchrun --standalone --nproc-per-node=N experiments/train_ddp.py" in result.stderr
+    assert "DistributedSampler(data)" in Path("app/data/points_ddp.py").read_text()
+    assert "from app.tools_ddp import say" in Path("shared_ddp.py").read_text()
 
 
 PACKAGE = ABSOLUTE.replace("app.data.points", "app.data")

@@ -44,7 +44,7 @@ def tests_before_meetings(facts: Facts) -> Iterator[tuple[cst.If, Frame]]:
 
 
 def _evaluations(facts: Facts) -> Iterator[Event]:
-    """The loops over other loaders, and the forwards of trained models without gradients, between the epochs' batches."""
+    """The loops over other loaders, and trained models' forwards without gradients, between the epochs' batches."""
     for loop in facts.cached("loops", loop_facts):
         if not loop.training:
             yield loop.start

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DdpifyError
-from ..package import package_of
+from ..package import package_of, python_path
 from .trace import RankTrace, Trace, read_rank
 
 PROCESSES = Path(__file__).parent / "processes"
@@ -61,7 +61,7 @@ class Launch:
             "TIMED": "" if self.timed is None else self.timed,
             "PACKAGE": _package(self.script),
         }
-        return {f"DDPIFY_VERIFY_{name}": str(value) for name, value in told.items()}
+        return {f"DDPIFY_VERIFY_{name}": str(value) for name, value in told.items()} | _path(self.script)
 
 
 @contextlib.contextmanager
@@ -80,6 +80,16 @@ def _package(script: Path) -> str:
     except OSError:
         return ""
     return f"{found.root}{os.pathsep}{found.name}" if found is not None else ""
+
+
+def _path(script: Path) -> dict[str, str]:
+    """The folder above that a script imports from, which it is run with as its PYTHONPATH."""
+    try:
+        above = python_path(script, script.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return {}
+    given = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join([str(above), *([given] if given else [])])} if above is not None else {}
 
 
 @contextlib.contextmanager
