@@ -64,7 +64,8 @@ class Definitions:
                 return found
             case cst.Attribute():
                 found = [d for e in self.attribute_events(node, frame) for d in self.bound_by(e)]
-                return found or [d for f in self.properties(node) for d in self.returned(f, index)]
+                found = found or [d for f in self.properties(node) for d in self.returned(f, index)]
+                return found or list(self.plain(node, frame))
             case cst.Call():
                 return [d for f in self.callees(node, frame) for d in self.returned(f, index)]
         return []
@@ -95,6 +96,14 @@ class Definitions:
             for c in cls.lineage() if cls is not None else ():
                 found.extend(self.binds.get((id(c.members), node.attr.value), []))
         return found
+
+    def plain(self, node: cst.Attribute, frame: Frame | None = None) -> Iterator[Definition]:
+        """What the calls that made a dataclass's objects give for a field: `World(rank=rank, main=rank == 0)`."""
+        for obj in self.owners(node, frame):
+            if isinstance(obj, (Instance, Module)) and obj.cls is not None:
+                given = field_of(obj.site.node, obj.cls, node.attr.value)
+                if given is not None:
+                    yield Definition(given, obj.site.frame)
 
     def owners(self, node: cst.Attribute, frame: Frame | None = None) -> Value:
         """The objects whose attribute it is: of `self.sum`, in a method, the one that the frame's call was made on."""
@@ -229,6 +238,17 @@ def argument_of(call: cst.CSTNode, frame: Frame, name: str) -> cst.BaseExpressio
     plain = [a for a in call.args if a.keyword is None]
     at = names.index(name) if name in names else len(plain)
     return plain[at].value if at < len(plain) and not any(a.star for a in plain[: at + 1]) else None
+
+
+def field_of(call: cst.CSTNode, cls: Class, name: str) -> cst.BaseExpression | None:
+    """The expression that a call gives for a field of a class without `__init__`."""
+    names = cls.plain_names()
+    if not isinstance(call, cst.Call) or name not in names:
+        return None
+    at, args = names.index(name), list(call.args)
+    named = next((a.value for a in args if a.keyword is not None and a.keyword.value == name), None)
+    plain = [a.value for a in args[: at + 1] if a.keyword is None and not a.star]
+    return named if named is not None else plain[at] if at < len(plain) else None
 
 
 @functools.lru_cache(maxsize=256)

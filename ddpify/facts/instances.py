@@ -87,14 +87,7 @@ class Instances(Calls):
 
     def plain_fields(self, cls: Class, obj: Instance | Module, given: list[Given], named: dict[str, Given]) -> None:
         """A dataclass: its annotated names are its fields."""
-        names = [
-            s.target.value
-            for line in cls.node.body.body
-            if isinstance(line, cst.SimpleStatementLine)
-            for s in line.body
-            if isinstance(s, cst.AnnAssign) and isinstance(s.target, cst.Name)
-        ]
-        for name, (_, value) in zip(names, given, strict=False):
+        for name, (_, value) in zip(cls.plain_names(), given, strict=False):
             obj.fields[name] = value
         obj.fields.update({k: v for k, (_, v) in named.items()})
 

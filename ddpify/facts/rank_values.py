@@ -10,12 +10,12 @@ from abc import abstractmethod
 import libcst as cst
 
 from ddpify.facts.contents import constants
-from ddpify.facts.definitions import Definition, Definitions, definitions, returns
+from ddpify.facts.definitions import Definition, Definitions, definitions, field_of, reaching, returns
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Frame
 from ddpify.facts.single import Single, asks_launch
 from ddpify.facts.started import starts_ranks
-from ddpify.facts.values import Const, Data, Ext, Thing
+from ddpify.facts.values import Const, Data, Ext, Instance, Thing
 from ddpify.source import dotted, walk
 
 #: Calls that give the rank of this process.
@@ -94,7 +94,7 @@ class RankValues:
     def _differs(self, node: cst.CSTNode, frame: Frame, index: int | None) -> bool:
         match node:
             case cst.Name():
-                found = self.definitions.of(node, frame)
+                found = self.of_name(node, frame)
                 if index is not None:  # `rank, size = pair`, and `pair = (rank, size)`
                     found = [d if d.index is not None else dataclasses.replace(d, index=index) for d in found]
                 spawned = self.spawned_rank(node.value, frame) or self.of_own_share(node.value, frame)
@@ -136,6 +136,16 @@ class RankValues:
                 return any(self.differs(e.value, frame) for e in elements)
         return False
 
+    def of_name(self, node: cst.Name, frame: Frame) -> list[Definition]:
+        """What a name may be here: `path = ...` of all ranks behind one of rank 0 alone."""
+        every = self.definitions.of(node, frame)
+        if len(every) < 2:
+            return every
+        loops = [a for a in frame.source.ancestors(node) if isinstance(a, (cst.For, cst.While))]
+        again = [d for d in every if d.event is not None and any(lp in frame.source.ancestors(d.node) for lp in loops)]
+        left = reaching(every, node, frame)
+        return [d for d in every if d in left or d in again]
+
     def only_on_some(self, node: cst.Comparison, frame: Frame) -> bool:
         """`saver is not None`, where `saver = None` and `if rank == 0: saver = Saver()`."""
         return dotted(node.comparisons[0].comparator) == "None" and self.given_on_some(node.left, frame)
@@ -161,11 +171,20 @@ class RankValues:
                         continue
                     owner = next((a for a in source.ancestors(stmt) if isinstance(a, cst.FunctionDef)), None)
                     frame = next(iter(self.definitions.frames.get(id(owner), ())), home)
-                    number = isinstance(stmt.value, (cst.Integer, cst.UnaryOperation))
-                    by_rank = None if number else self.differs(stmt.value, frame)
-                    found.setdefault(target.attr.value, []).append(by_rank)
+                    found.setdefault(target.attr.value, []).append(self.kept(stmt.value, frame))
+        for e in self.flow.log.of("new"):  # World(rank=rank, main=rank == 0), also where settings hold it
+            cls = e.obj.cls if isinstance(e.obj, Instance) else None
+            for name in cls.plain_names() if cls is not None else ():
+                given = field_of(e.node, cls, name) if cls is not None else None
+                if given is not None:
+                    found.setdefault(name, []).append(self.kept(given, e.frame))
         self._known.clear()
         self.kept_ranks = {name for name, given in found.items() if True in given and False not in given}
+
+    def kept(self, value: cst.BaseExpression, frame: Frame) -> bool | None:
+        """Whether what is kept differs; None where it is a number, or True of a run without ranks."""
+        number = isinstance(value, (cst.Integer, cst.UnaryOperation)) or dotted(value) in ("True", "False", "None")
+        return None if number else self.differs(value, frame)
 
     def stored(self, node: cst.Subscript) -> bool:
         """`flags["writer"]` of a dict whose values were set by the rank: `flags[key] = flag and is_main`."""
@@ -203,6 +222,8 @@ class RankValues:
                     return False  # os.path.isfile(f"memory_{rank}.pt"): there, or not, for all of them
                 if _PLAIN.fullmatch(obj.name):
                     return any(self.differs(a.value, frame) for a in node.args)
+        if any(isinstance(o, Instance) and o.cls is not None and o.cls.plain_names() for o in self.flow.values.get(node, ())):
+            return any(self.differs(a.value, frame) for a in node.args)  # the text of a dataclass has its fields
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_TEXT:
             return self.differs(node.func.value, frame) or any(self.differs(a.value, frame) for a in node.args)
         for func in self.definitions.callees(node, frame):

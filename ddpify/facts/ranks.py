@@ -219,18 +219,22 @@ class Ranks(RankValues):
             case cst.BooleanOperation(left=left, right=right):
                 return self.opaque_test(left, frame) or self.opaque_test(right, frame)
             case cst.Name() | cst.Attribute():
-                return not self.strict and self.opaque(test, frame)
+                return not self.strict and self.opaque(test, frame, spawned=False)
         return False
 
-    def opaque(self, node: cst.CSTNode, frame: Frame, depth: int = 4) -> bool:
-        """A parameter of a function that nothing in the project calls, or what was kept of one."""
+    def opaque(self, node: cst.CSTNode, frame: Frame, depth: int = 4, spawned: bool = True) -> bool:
+        """A parameter of a function that nothing in the project calls, or what was kept of one.
+
+        Not `spawned`: nor that spawns the ranks, all of which get the same settings: `if args.tensorboard:`
+        """
         base = node
         while isinstance(base, cst.Attribute) and not self.definitions.attribute_events(base):
             base = base.value
         if isinstance(base, cst.Name) and frame.func is not None:
             params = {p.name.value for p in walk(frame.func.node.params) if isinstance(p, cst.Param)}
             nobody = bool(frame.entries) and all(
-                isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) or id(e.call) in self.spawns for e in frame.entries
+                isinstance(e.call, (cst.FunctionDef, cst.ClassDef)) or (spawned and id(e.call) in self.spawns)
+                for e in frame.entries
             )
             if (
                 nobody
@@ -244,4 +248,6 @@ class Ranks(RankValues):
                     and frame.func.node.params.params[0].name.value == base.value
                 )
                 return not bound
-        return depth > 0 and any(self.opaque(d.node, d.frame, depth - 1) for d in self.definitions.of(base, frame))
+        return depth > 0 and any(
+            self.opaque(d.node, d.frame, depth - 1, spawned) for d in self.definitions.of(base, frame)
+        )

@@ -153,6 +153,14 @@ class Class:
         """The qualified names of the bases outside the project."""
         return {b.name for c in self.lineage() for b in c.bases if isinstance(b, Ext)}
 
+    def plain_names(self) -> list[str]:
+        """The annotated names of a dataclass, which are its fields; none where an `__init__` says what is."""
+        if self.member("__init__"):
+            return []
+        lines = (x for x in self.node.body.body if isinstance(x, cst.SimpleStatementLine))
+        fields = (s.target for x in lines for s in x.body if isinstance(s, cst.AnnAssign))
+        return [t.value for t in fields if isinstance(t, cst.Name)]
+
     def member(self, name: str) -> Value:
         for c in self.lineage():
             if name in c.members:

@@ -32,9 +32,17 @@ def print_is_replaced(facts: Facts) -> bool:
 
 
 def stdout_is_another(facts: Facts) -> bool:
-    """`if rank != 0: sys.stdout = open(os.devnull, "w")`"""
-    sets = (e for e in facts.flow.log.of("set") if e.name == "stdout" and isinstance(e.obj, Ext))
-    return any(e.obj is not None and getattr(e.obj, "name", "") == "sys" and guarded(e, facts.flow) for e in sets)
+    """`if rank != 0: sys.stdout = open(os.devnull, "w")`, not around one call and taken back behind it."""
+    sets = [e for e in facts.flow.log.of("set") if e.name == "stdout" and getattr(e.obj, "name", "") == "sys"]
+    back = any(_is_stdout(facts, e) for e in sets)
+    return not back and any(guarded(e, facts.flow) for e in sets)
+
+
+def _is_stdout(facts: Facts, e: Event) -> bool:
+    """`sys.stdout = sys.__stdout__`, or what it was before."""
+    given = e.stmt.value if isinstance(e.stmt, cst.Assign) else None
+    held = facts.flow.values.get(given, ()) if given is not None else ()
+    return any(isinstance(o, Ext) and o.name in ("sys.stdout", "sys.__stdout__") for o in held)
 
 
 def is_given_rank(facts: Facts, e: Event) -> bool:

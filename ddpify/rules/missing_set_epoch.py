@@ -29,6 +29,7 @@ from ddpify.rules._passes import (
     set_epoch,
     steps_in,
 )
+from ddpify.rules._same_epoch import same_epoch
 from ddpify.source import dotted, walk
 
 _PASS = "call loader.sampler.set_epoch(n) with a growing n at the start of each pass"
@@ -38,7 +39,8 @@ class MissingSetEpoch(Rule):
     """Every epoch has the same order: `set_epoch` is not called.
 
     ## What it does
-    Finds shuffling DistributedSamplers whose loader is read in an epoch loop that never calls `set_epoch`.
+    Finds shuffling DistributedSamplers whose loader is read in an epoch loop that never calls `set_epoch`, or calls it
+    with a number that stays the same: `sampler.set_epoch(args.epochs)`.
 
     ## Why is this bad?
     The sampler's order depends on its epoch alone: without `set_epoch` each epoch repeats the first one's order and
@@ -176,6 +178,9 @@ class MissingSetEpoch(Rule):
                     f"the sampler of `{name}` gets no set_epoch: every epoch has the same order",
                     *edits,
                 )
+            elif (same := same_epoch(facts, epoch)) is not None and not is_once(facts, epoch.loop.node):
+                message = f"`{same.frame.source.code(same.node)}` gives every epoch one number: each has the same order"
+                yield self.finding(same.frame.source, same.node, message)
         if facts.converting:
             yield from self.steps(facts)
 

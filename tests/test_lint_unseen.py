@@ -1,0 +1,273 @@
+"""Whole scripts in the shapes that repositories which nobody here had seen turned out to have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ddpify.linting.check import Task, check
+from ddpify.linting.settings import Settings
+from ddpify.source import Source
+
+TOP = """
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.tensorboard import SummaryWriter
+"""
+
+STEPS = """
+def steps(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 4)).mean().backward()
+        optimizer.step()
+"""
+
+
+def lines(code: str, *rules: str) -> list[str]:
+    """The lines at which lint finds something of some rules."""
+    text = f"{TOP}\n{STEPS}\n{dedent(code)}"
+    problems = check(Source(Path("train.py"), text.encode()), "train.py", Task(Settings(select=rules))).problems
+    return [text.splitlines()[p.line - 1].strip() for p in problems]
+
+
+WORLD = """
+{kind}
+    size: int
+    rank: int
+    main: bool
+
+
+def start():
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        dist.init_process_group("gloo")
+        {made}
+    else:
+        world = World(1, 0, True)
+    print(f"started {{world}}")
+    return world
+
+
+def main():
+    world = start()
+    model = DDP(nn.Linear(4, 1))
+    steps(model)
+    if world.{field}:
+        print("done")
+        torch.save(model.module.state_dict(), "net.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+"""
+RECORD, TUPLE = "@dataclass\nclass World:", "class World(NamedTuple):"
+NAMED = "world = World(size=dist.get_world_size(), rank=dist.get_rank(), main=dist.get_rank() == 0)"
+PLACED = "rank = dist.get_rank(); world = World(dist.get_world_size(), rank, not rank)"
+
+
+@pytest.mark.parametrize("kind", [RECORD, TUPLE])
+@pytest.mark.parametrize("made", [NAMED, PLACED])
+@pytest.mark.parametrize("test", ["main", "rank == 0"])
+def test_a_field_of_a_dataclass_tells_the_rank(kind: str, made: str, test: str) -> None:
+    assert lines(WORLD.format(kind=kind, made=made, field=test), "DDP401", "DDP402") == []
+
+
+@pytest.mark.parametrize("kind", [RECORD, TUPLE])
+def test_a_field_of_a_dataclass_that_is_the_same_everywhere(kind: str) -> None:
+    found = lines(WORLD.format(kind=kind, made=NAMED, field="size > 1"), "DDP401", "DDP402")
+    assert found == ['print("done")', 'torch.save(model.module.state_dict(), "net.pt")']
+
+
+def test_a_field_of_a_dataclass_that_settings_hold() -> None:
+    code = """
+    @dataclass
+    class World:
+        rank: int
+        chief: bool
+
+
+    def settings():
+        dist.init_process_group("gloo")
+        from somewhere import Settings
+        return Settings(world=World(dist.get_rank(), dist.get_rank() == 0))
+
+
+    config = settings()
+    steps(DDP(nn.Linear(4, 1)))
+    if config.world.chief:
+        print("done")
+    if config.world.large:
+        print("large")
+    dist.destroy_process_group()
+    """
+    assert lines(code, "DDP402") == ['print("large")']
+
+
+SPAWNED = """
+class Trainer:
+    def __init__(self, args):
+        self.args = args
+        self.model = DDP(nn.Linear(4, 1))
+        if args.board:
+            self.writer = SummaryWriter("runs")
+        if self.args.verbose:
+            print(self.model)
+
+    def run(self):
+        steps(self.model)
+        if self.args.first:
+            print("first")
+
+
+def worker({parameters}):
+    {own}
+    dist.init_process_group("gloo", rank=rank, world_size=args.world_size)
+    args.first = rank == 0
+    if args.same_lr:
+        print("one learning rate")
+    else:
+        print("two learning rates")
+    if rank == 0:
+        print("of rank 0")
+    Trainer(args).run()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--board", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--same_lr", action="store_true")
+    parser.add_argument("--world_size", type=int, default=2)
+    args = parser.parse_args()
+    {starts}
+"""
+STARTED = [
+    ("rank, args", "pass", "mp.spawn(worker, nprocs=args.world_size, args=(args,))"),
+    ("gpu, size, args", "rank = gpu", "mp.spawn(worker, nprocs=2, args=(2, args))"),
+    ("rank, args", "pass", "for r in range(2): mp.Process(target=worker, args=(r, args)).start()"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "own", "starts"), STARTED)
+def test_a_flag_of_the_ranks_that_are_spawned_is_no_test_of_the_rank(parameters: str, own: str, starts: str) -> None:
+    assert lines(SPAWNED.format(parameters=parameters, own=own, starts=starts), "DDP402") == [
+        'self.writer = SummaryWriter("runs")',
+        "print(self.model)",
+        'print("one learning rate")',
+        'print("two learning rates")',
+    ]
+
+
+QUIET = """
+def quiet():
+    global out
+    {kept}
+    sys.stdout = open(os.devnull, "w")
+
+
+def loud():
+    {back}
+
+
+dist.init_process_group("gloo")
+model = DDP(nn.Linear(4, 1))
+print("made")
+if dist.get_rank() {who} 0:
+    quiet()
+    model.module.eval()
+    loud()
+steps(model)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "back", "who", "found"),
+    [
+        ("pass", "sys.stdout = sys.__stdout__", "==", ['print("made")']),
+        ("out = sys.stdout", "sys.stdout = out", "!=", ['print("made")']),
+        ("pass", "pass", "!=", []),
+    ],
+)
+def test_what_is_hidden_for_a_while_only(kept: str, back: str, who: str, found: list[str]) -> None:
+    assert lines(QUIET.format(kept=kept, back=back, who=who), "DDP402") == found
+
+
+PATHS = """
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if rank == 0:
+    path = "args.txt"
+    with open(path, "w") as f:
+        f.write("a")
+{path}
+with open(path, "w") as f:
+    f.write("b")
+steps(DDP(nn.Linear(4, 1)))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ('path = "names.txt"', ['with open(path, "w") as f:']),
+        ('path = f"names{rank}.txt"', []),
+        ('path = "names.txt"\nif rank != 0:\n    path = os.devnull', []),
+        ('if rank != 0:\n    path = "other.txt"', []),
+    ],
+)
+def test_a_name_that_gets_another_path(path: str, found: list[str]) -> None:
+    assert lines(PATHS.format(path=path), "DDP401") == found
+
+
+EPOCHS = """
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=3)
+args = parser.parse_args()
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(16, 4))
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+model = DDP(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(args.epochs):
+    {more}
+    sampler.set_epoch({given})
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "given", "wrong"),
+    [
+        ("pass", "args.epochs", True),
+        ("pass", "0", True),
+        ("pass", "epoch", False),
+        ("args.now = epoch", "args.now", False),
+        ("args.epochs += 1", "args.epochs", False),
+        ('setattr(args, "epochs", epoch)', "args.epochs", False),
+        ("pass", "args.epochs + epoch", False),
+    ],
+)
+def test_set_epoch_with_the_same_number(more: str, given: str, wrong: bool) -> None:
+    assert lines(EPOCHS.format(more=more, given=given), "DDP302") == [f"sampler.set_epoch({given})"] * wrong
