@@ -271,3 +271,191 @@ dist.destroy_process_group()
 )
 def test_set_epoch_with_the_same_number(more: str, given: str, wrong: bool) -> None:
     assert lines(EPOCHS.format(more=more, given=given), "DDP302") == [f"sampler.set_epoch({given})"] * wrong
+
+
+HANDED = """
+def run(rank, size):
+    print("of every rank")
+    if rank == 0:
+        print("of one rank")
+    steps(DDP(nn.Linear(4, 1)))
+
+
+def plain(rank, size):
+    print("never called")
+
+
+def start({parameters}, backend="gloo"):
+    dist.init_process_group(backend, rank=rank, world_size=size)
+    fn(rank, size)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {starts}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "starts"),
+    [
+        ("rank, size, fn", "for r in range(2): mp.Process(target=start, args=(r, 2, run)).start()"),
+        ("rank, size, fn", "mp.spawn(start, args=(2, run), nprocs=2)"),
+        ("rank, size, unused, fn", "mp.spawn(start, args=(2, plain, run), nprocs=2)"),
+    ],
+)
+def test_a_function_that_the_spawned_one_is_given(parameters: str, starts: str) -> None:
+    found = lines(HANDED.format(parameters=parameters, starts=starts), "DDP402")
+    assert found == ['print("of every rank")']
+
+
+GIVEN = """
+def build(size, verbose=0, show=False):
+    if verbose > 1:
+        print("much")
+    if verbose:
+        print("little")
+    if show:
+        print("shown")
+    if size > 2:
+        print("large")
+    return nn.Linear(size, 1)
+
+
+def deeper(size, verbose):
+    return build(size, verbose=verbose)
+
+
+dist.init_process_group("gloo")
+steps(DDP(deeper(4, {verbose})))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("verbose", "found"),
+    [
+        ("0", ['print("large")']),
+        ("1", ['print("little")', 'print("large")']),
+        ("2", ['print("much")', 'print("little")', 'print("large")']),
+        ("int(os.environ['LOUD'])", ['print("much")', 'print("little")', 'print("large")']),
+    ],
+)
+def test_what_the_arguments_of_every_caller_rule_out(verbose: str, found: list[str]) -> None:
+    assert lines(GIVEN.format(verbose=verbose), "DDP402") == found
+
+
+METERS = """
+class Meter:
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def update(self, value, n):
+        self.sum += value * n
+        self.count += n
+
+
+def mean(value):
+    dist.all_reduce(value)
+    return value / dist.get_world_size()
+
+
+def validate(model, loader):
+    meter = Meter()
+    model.eval()
+    with torch.no_grad():
+        for (x,) in loader:
+            loss = model(x).mean()
+            {reduce}
+            meter.update(loss.item(), len(x))
+    {behind}
+    return meter
+
+
+dist.init_process_group("gloo")
+held = TensorDataset(torch.randn(33, 4))
+model = DDP(nn.Linear(4, 1))
+loader = DataLoader(held, batch_size=4, sampler={sampler})
+steps(model)
+print(dist.get_rank(), validate(model, loader).sum)
+dist.destroy_process_group()
+"""
+PADS, ALL = "DistributedSampler(held, shuffle=False)", "None"
+
+
+@pytest.mark.parametrize(
+    ("reduce", "behind", "sampler", "wrong"),
+    [
+        ("loss = mean(loss)", "pass", PADS, True),
+        ("dist.all_reduce(loss)", "pass", PADS, True),
+        ("pass", "t = torch.tensor(meter.sum); dist.all_reduce(t); meter.sum = t.item()", PADS, True),
+        ("loss = mean(loss)", "pass", ALL, False),
+        ("loss = mean(loss)", "pass", "DistributedSampler(held, drop_last=True)", False),
+    ],
+)
+def test_an_evaluation_that_pads_and_reduces_its_meters(reduce: str, behind: str, sampler: str, wrong: bool) -> None:
+    found = lines(METERS.format(reduce=reduce, behind=behind, sampler=sampler), "DDP304")
+    assert found == [f"loader = DataLoader(held, batch_size=4, sampler={sampler})"] * wrong
+
+
+SHARE = """
+class Share:
+    def __init__(self, path):
+        self.path = path
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.size = dist.get_world_size() if dist.is_initialized() else 1
+
+    def cut(self, data):
+        order = torch.randperm(len(data))
+        count = len(data) // self.size
+        {cut}
+
+    def epochs(self):
+        from somewhere import load
+        while True:
+            yield self.cut(load(self.path))
+
+
+dist.init_process_group("gloo")
+every = Share("data").epochs()
+model = DDP(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    data = next(every)
+    for (x,) in DataLoader(data, batch_size=4, shuffle=True):
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("cut", "wrong"),
+    [
+        ("return data[order[self.rank * count : (self.rank + 1) * count]]", False),
+        ("return data[order[self.rank :: self.size]]", False),
+        ("return data[order[: count * self.size]]", True),
+    ],
+)
+def test_data_that_cut_out_the_share_of_their_rank(cut: str, wrong: bool) -> None:
+    assert bool(lines(SHARE.format(cut=cut), "DDP301")) is wrong
+
+
+THAWED = """
+dist.init_process_group("gloo")
+net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+{before}
+model = DDP(net, find_unused_parameters=True)
+for p in model.parameters():
+    p.requires_grad = False
+for p in model.module[1].parameters():
+    p.requires_grad = True
+steps(model)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("before", "wrong"), [("pass", False), ("net[1].requires_grad_(False)", True)])
+def test_a_part_is_trained_that_was_trained_at_the_wrap(before: str, wrong: bool) -> None:
+    assert lines(THAWED.format(before=before), "DDP213") == ["p.requires_grad = True"] * wrong

@@ -9,7 +9,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.instances import Instances
 from ddpify.facts.state import Given
-from ddpify.facts.values import UNKNOWN, Class, Data, Dict, Ext, Func, Instance, Method, Obj, Thing, Value
+from ddpify.facts.values import UNKNOWN, Class, Data, Dict, Ext, Func, Instance, Method, Obj, Seq, Thing, Value
 
 FIRE = frozenset({"fire.Fire", "fire.core.Fire"})
 #: What a user may type.
@@ -112,7 +112,22 @@ class Commands(Instances):
                 for func in called:
                     if isinstance(func, Func) and not self.quiet:
                         free = list(self.open_parameters((func,), UNKNOWN).items())[len(before) :]
+                        free = self.with_functions(free, named, place)
                         self.call_function(func, before, {**dict(free), **beside}, place or node, frame)
+
+    def with_functions(
+        self, free: list[tuple[str, Given]], named: dict[str, Given], place: cst.CSTNode | None
+    ) -> list[tuple[str, Given]]:
+        """The functions among `Process(target=start, args=(rank, size, run))`, which `start` calls."""
+        process = place is not None and "target" in named and named["target"][0] is place
+        shift = 0 if process else 1  # mp.spawn(start, args=(size, run)): the rank comes first
+        handed = [o for o in named.get("args", (None, ()))[1] if isinstance(o, Seq) and o.elements]
+        given = dict(free)
+        for at, (name, _) in enumerate(free):
+            held = [e for o in handed for e in (o.elements or ())[at - shift : at - shift + 1]] if at >= shift else []
+            if any(isinstance(f, Func) for v in held for f in v):
+                given[name] = (None, join(*held))
+        return list(given.items())
 
     def open_parameters(self, functions: Value, given: Value = _TYPED) -> dict[str, Given]:
         """What the parameters of a function may be where it is not known what is given: not their defaults alone."""

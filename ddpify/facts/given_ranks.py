@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddpify.facts.definitions import argument_of
-from ddpify.facts.frames import Entry, Frame
+from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.values import Site
+from ddpify.source import dotted
 
 
 def never_on(node: cst.CSTNode, frame: Frame, chain: Sequence[Entry]) -> bool:
@@ -23,6 +24,16 @@ def never_on(node: cst.CSTNode, frame: Frame, chain: Sequence[Entry]) -> bool:
     return False
 
 
+def never_runs(event: Event) -> bool:
+    """Whether the arguments rule an event out on every way to it: `if verbose > 1:`, where all callers give 0."""
+    chains = list(event.frame.chains(8))
+    return bool(chains) and all(
+        never_on(event.node, event.frame, chain)
+        or any(never_on(e.call, e.frame, chain[:at]) for at, e in enumerate(chain))
+        for chain in chains
+    )
+
+
 def ever_made(site: Site) -> bool:
     """`DistributedSampler(data) if rank != -1 else None`: is there a way here on which it is made?"""
     chains = list(site.frame.chains())
@@ -30,6 +41,8 @@ def ever_made(site: Site) -> bool:
 
 
 def _is_false(test: cst.BaseExpression, frame: Frame, chain: Sequence[Entry]) -> bool:
+    if isinstance(test, cst.Name):
+        return test.value not in frame.assigned and _is_nothing(_given(test, frame, chain))
     if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1 or not isinstance(test.left, cst.Name):
         return False
     given = number(test.left, frame, chain)
@@ -76,6 +89,10 @@ def default_of(frame: Frame, name: str) -> cst.BaseExpression | None:
     params = frame.func.node.params if frame.func is not None else cst.Parameters()
     every = (*params.posonly_params, *params.params, *params.kwonly_params)
     return next((p.default for p in every if p.name.value == name), None)
+
+
+def _is_nothing(node: cst.BaseExpression) -> bool:
+    return dotted(node) in ("False", "None") or _number(node) == 0
 
 
 def _number(node: cst.BaseExpression) -> int | None:

@@ -222,7 +222,8 @@ class RankValues:
                     return False  # os.path.isfile(f"memory_{rank}.pt"): there, or not, for all of them
                 if _PLAIN.fullmatch(obj.name):
                     return any(self.differs(a.value, frame) for a in node.args)
-        if any(isinstance(o, Instance) and o.cls is not None and o.cls.plain_names() for o in self.flow.values.get(node, ())):
+        made = [o.cls for o in self.flow.values.get(node, ()) if isinstance(o, Instance) and o.cls is not None]
+        if any(cls.plain_names() for cls in made):
             return any(self.differs(a.value, frame) for a in node.args)  # the text of a dataclass has its fields
         if isinstance(node.func, cst.Attribute) and node.func.attr.value in _OF_TEXT:
             return self.differs(node.func.value, frame) or any(self.differs(a.value, frame) for a in node.args)

@@ -70,8 +70,9 @@ def made_for_rank(facts: Facts, loader: Loader) -> bool:
     args = loader.call.args if loader.call is not None else ()
     data = next((a.value for a in args if a.keyword is None or a.keyword.value == "dataset"), None)
     parts = parts_of(facts, data, loader.site.frame) if data is not None else ()
-    if any(depends_on_rank(node, frame, facts.flow) for node, frame in parts):
-        return True
+    for node, frame in parts:
+        if depends_on_rank(node, frame, facts.flow) or (isinstance(node, cst.Call) and _cuts(facts, node, frame)):
+            return True
     for obj in loader.dataset:
         site = getattr(obj, "site", None)
         own = site.node.args if site is not None and isinstance(site.node, cst.Call) else ()
@@ -80,6 +81,21 @@ def made_for_rank(facts: Facts, loader: Loader) -> bool:
         cls = obj.cls if isinstance(obj, Instance) else None
         if cls is not None and any(_RANK.search(c.source.code(c.node)) for c in cls.lineage()):
             return True
+    return False
+
+
+def _cuts(facts: Facts, call: cst.Call, frame: Frame) -> bool:
+    """A method of a class that cuts out the share of its rank: `order[self.rank * n : (self.rank + 1) * n]`."""
+    known = definitions(facts.flow)
+    owners = {id(c): c for f in known.callees(call, frame) if f.owner is not None for c in f.owner.lineage()}
+    for cls in owners.values():
+        for node in walk(cls.node):
+            cut = node.slice[0].slice if isinstance(node, cst.Subscript) else None
+            bound = cut.lower if isinstance(cut, cst.Slice) else None
+            home = next((a for a in cls.source.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+            frames = known.frames.get(id(home), ()) if bound is not None else ()
+            if bound is not None and any(depends_on_rank(bound, f, facts.flow) for f in frames):
+                return True
     return False
 
 

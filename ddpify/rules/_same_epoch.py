@@ -38,10 +38,12 @@ def _stays(facts: Facts, node: cst.BaseExpression, e: Event) -> bool:
 def _is_set(facts: Facts, name: str) -> bool:
     """`args.epoch = epoch`, `args.epoch += 1`, `setattr(args, "epoch", epoch)`, somewhere in the project."""
     for source in facts.flow.modules:
-        for stmt in (*source.of(cst.Assign), *source.of(cst.AugAssign), *source.of(cst.AnnAssign), *source.of(cst.For)):
-            targets = [t.target for t in stmt.targets] if isinstance(stmt, cst.Assign) else [stmt.target]
-            if any(isinstance(n, cst.Attribute) and n.attr.value == name for t in targets for n in walk(t)):
-                return True
+        targets: list[cst.CSTNode] = [t.target for stmt in source.of(cst.Assign) for t in stmt.targets]
+        targets += [n.target for n in source.of(cst.AugAssign)]
+        targets += [n.target for n in source.of(cst.AnnAssign)]
+        targets += [n.target for n in source.of(cst.For)]
+        if any(isinstance(n, cst.Attribute) and n.attr.value == name for t in targets for n in walk(t)):
+            return True
         if any(isinstance(c.func, cst.Name) and c.func.value == "setattr" for c in source.of(cst.Call)):
             return True
     return False

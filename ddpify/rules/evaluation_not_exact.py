@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument, Surround
@@ -9,6 +10,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.given_ranks import ever_made
+from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, measured
 from ddpify.facts.summaries import loader_argument
@@ -188,7 +190,10 @@ class EvaluationNotExact(Rule):
         return [*edits, SetArgument(source, known.call, "batch_sampler", name, drop)]
 
     def lint(self, facts: Facts) -> Iterator[Finding]:
-        used = {id(lp.loader) for lp in facts.cached("loops", loop_facts) if any(a.read_after for a in lp.accumulators)}
+        loops = facts.cached("loops", loop_facts)
+        used = {
+            id(lp.loader) for lp in loops if any(a.read_after for a in lp.accumulators) or _reduces_itself(facts, lp)
+        }
         for loader in facts.roles.evaluation_loaders:
             samplers = [
                 s
@@ -206,3 +211,17 @@ class EvaluationNotExact(Rule):
                     loader.site.node,
                     "an evaluation through a DistributedSampler counts the samples that it pads with twice",
                 )
+
+
+_REDUCES = re.compile(r"torch\.distributed\.(\w+\.)*(all_)?reduce")
+
+
+def _reduces_itself(facts: Facts, loop: LoopFacts) -> bool:
+    """`meter.update(reduce_mean(loss))`: numbers of all ranks are added up in the loop, or behind it."""
+    begin = loop.source.span(loop.node).start
+    for e in facts.flow.log.of("external"):
+        if _REDUCES.fullmatch(e.name):
+            ways = [(e.frame, e.node), *((c.frame, c.call) for chain in e.frame.chains(8) for c in chain)]
+            if any(f is loop.frame and loop.source.span(n).start >= begin for f, n in ways):
+                return True
+    return False

@@ -94,6 +94,8 @@ class FrozenAfterWrap(Rule):
                 continue
             if constants(e.value) == [False] and constants(wrap.extra.get("find_unused_parameters", ())) == [True]:
                 continue
+            if constants(e.value) == [True] and not self.frozen_before(facts, wrap):
+                continue
             seen.add(id(e.node))
             source = e.frame.source
             line = wrap.frame.source.line(wrap.node)
@@ -102,6 +104,11 @@ class FrozenAfterWrap(Rule):
                 e.node,
                 f"`{source.code(e.node)}` changes what the wrapper of line {line} has to average, after it was made",
             )
+
+    def frozen_before(self, facts: Facts, wrap: Event) -> bool:
+        """Whether anything was frozen before the wrapper was made: what was not frozen then is averaged."""
+        sets = (e for e in facts.flow.log.of("set", "method") if e.name in _NAMES and e.seq < wrap.seq)
+        return any(constants(e.value) != [True] for e in sets)
 
     def is_part(self, e: Event, wrap: Event) -> bool:
         """Whether an event freezes a part of what a wrapper holds, by its name or by a test of parameters' names."""
