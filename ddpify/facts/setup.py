@@ -21,7 +21,7 @@ from ddpify.facts.drawing import unseeded_data
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.placing import blocks, common_block, in_block, is_guard, steps
+from ddpify.facts.placing import Step, blocks, common_block, in_block, is_guard, steps
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
 from ddpify.facts.searched import searched_paths
@@ -89,22 +89,13 @@ def find_setup(facts: Facts) -> SetUp | None:
         again = again if how == "spawn" else None
     if not placed:
         return None
-    depth = 0
-    while True:
-        here = {(id(s[depth][0]), id(s[depth][1])) for _, s in placed if len(s) > depth}
-        if len(here) != 1 or any(len(s) == depth + 1 for _, s in placed) or placed[0][1][depth][2]:
-            break
-        following = placed[0][1][depth + 1][0]
-        if (
-            any(s[depth + 1][0] is not following for _, s in placed)  # `Trainer(args).fit()` runs two functions
-            or following.func is None
-            or not facts.editable(following.source)
-            or not isinstance(following.node, cst.FunctionDef)
-        ):
-            break
-        depth += 1
-    frame = placed[0][1][depth][0]
-    stmts = [s[depth][1] for _, s in placed]
+    frame, stmts = _meeting(facts, placed)
+    named = _named_above(facts, frame) if facts.converting and again is None else []
+    if placed is guarded:  # DataLoader workers import the script again
+        named = [(e, s) for e, s in named if any(is_guard(a) for a in facts.source.ancestors(s[0][1]))]
+    if named:
+        placed = sorted((*placed, *named), key=lambda one: one[0].seq)
+        frame, stmts = _meeting(facts, placed)
     block = common_block(frame.source, stmts)
     if block is None:
         return None
@@ -136,6 +127,41 @@ def find_setup(facts: Facts) -> SetUp | None:
         again,
         several.count if several is not None else 1,
     )
+
+
+_Placed = tuple[Event, list[Step]]
+
+
+def _meeting(facts: Facts, placed: list[_Placed]) -> tuple[Frame, list[cst.CSTNode]]:
+    """The innermost function that all of it happens in, and the statements of it that lead there."""
+    depth = 0
+    while True:
+        here = {(id(s[depth][0]), id(s[depth][1])) for _, s in placed if len(s) > depth}
+        if len(here) != 1 or any(len(s) == depth + 1 for _, s in placed) or placed[0][1][depth][2]:
+            break
+        following = placed[0][1][depth + 1][0]
+        if (
+            any(s[depth + 1][0] is not following for _, s in placed)  # `Trainer(args).fit()` runs two functions
+            or following.func is None
+            or not facts.editable(following.source)
+            or not isinstance(following.node, cst.FunctionDef)
+        ):
+            break
+        depth += 1
+    return placed[0][1][depth][0], [s[depth][1] for _, s in placed]
+
+
+def _named_above(facts: Facts, frame: Frame) -> list[_Placed]:
+    """`run = time.strftime(...)` in the function that calls the one which trains: the group has to be there by then."""
+    found: list[_Placed] = []
+    for event in (*dated_paths(facts.flow), *(s.event for s in searched_paths(facts.flow))):
+        way = [(f.home, stmt, loops) for f, stmt, loops in steps(event)]
+        inside = any(f is frame for f, _, _ in way) or any(
+            isinstance(s, (cst.Import, cst.ImportFrom)) for _, s, _ in way
+        )
+        if event.seq < facts.flow.main_end and way[0][0].source is facts.source and not inside:
+            found.append((event, way))
+    return found
 
 
 def _holds_model(facts: Facts, value: Value) -> bool:

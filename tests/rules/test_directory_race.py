@@ -161,6 +161,50 @@ def test_the_set_up_comes_before_the_name_of_a_run() -> None:
     assert not result.left
 
 
+TRAINS = """
+import os
+import random
+import sys
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(folder):
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+    torch.save(model.state_dict(), os.path.join(folder, "model.pt"))
+"""
+
+
+@pytest.mark.parametrize("name", ["time.strftime('%H%M%S')", "str(random.randint(1, 10000))"])
+@pytest.mark.parametrize(
+    ("head", "indent"), [("", ""), ("if __name__ == '__main__':\n", "    "), ("def main():\n", "    ")]
+)
+def test_the_set_up_comes_before_a_name_in_the_function_that_calls_the_training(
+    name: str, head: str, indent: str
+) -> None:
+    lines = [f"folder = os.path.join(sys.argv[1], {name})", "os.makedirs(folder, exist_ok=True)", "train(folder)"]
+    text = TRAINS + head + "".join(f"{indent}{line}\n" for line in lines) + ("main()\n" if "def" in head else "")
+    result = edited(text, "DDP101", CODE)
+    assert f"{indent}setup_distributed()\n{indent}folder = broadcast_value({lines[0][9:]})" in result.text
+    assert not any("names a path" in message for message in result.left)
+
+
+def test_the_set_up_stays_with_the_training_where_no_path_is_named_above_it() -> None:
+    text = (
+        TRAINS
+        + "if __name__ == '__main__':\n    start = time.time()\n    train(sys.argv[1])\n    time.time() - start\n"
+    )
+    assert "    setup_distributed()\n    loader =" in edited(text, "DDP101", CODE).text
+
+
 def test_a_name_made_before_the_set_up_is_left() -> None:
     imports = TIME + "\nclass Config:\n    folder = time.strftime('%H%M%S')"
     result = edited(script(imports=imports, before="os.makedirs(Config.folder)"), CODE)
