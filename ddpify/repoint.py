@@ -14,6 +14,7 @@ import libcst as cst
 
 from ddpify.edits import Edit, Replace
 from ddpify.errors import Refused, Seen
+from ddpify.facts.spelled import spelled
 from ddpify.facts.trails import shown
 from ddpify.project import Project
 from ddpify.source import Source, dotted
@@ -143,6 +144,8 @@ def _binds(package: Source) -> set[str]:
         match node:
             case cst.ImportAlias(name=name, asname=asname):
                 found.add(dotted(asname.name) if asname is not None else dotted(name).split(".")[0])
+                if asname is None and package.path.absolute().parent.name == dotted(name).split(".")[0]:
+                    found.add(dotted(name).partition(".")[2])  # `import models.net` in `models/__init__.py`
             case cst.FunctionDef(name=name) | cst.ClassDef(name=name) | cst.AssignTarget(target=cst.Name() as name):
                 found.add(name.value)
     return found
@@ -176,12 +179,7 @@ def _from(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[So
         givers = {_giver(project, source, stmt, a) for a in stmt.names}
         through = whole in moved and whole in givers
         if through and len(givers) > 1:
-            _refuse(
-                source,
-                stmt,
-                f"`{source.code(stmt)}` imports names and modules of a package that has to change; "
-                "write two statements",
-            )
+            return [_in_two(project, source, stmt, moved, suffix)] if suffix else []
     if not through:
         return [
             Replace(source, alias.name, text)
@@ -191,6 +189,28 @@ def _from(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[So
     if stmt.module is None:
         return [_from_inside(project, source, stmt, suffix)]
     return [Replace(source, stmt.module, _module(stmt) + suffix)]
+
+
+def _in_two(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[Source], suffix: str) -> Edit:
+    """`from tools import make, layers`: names of the package come from its copy, modules from the package itself."""
+    code, whole = source.code(stmt), _whole(project, source, stmt)
+    line, start = source.parents[stmt], source.span(stmt).start
+    if isinstance(stmt.names, cst.ImportStar) or stmt.relative or "#" in code:
+        _refuse(
+            source, stmt, f"`{code}` imports names and modules of a package that has to change; write two statements"
+        )
+    names: list[str] = []
+    inner: list[str] = []
+    for alias in stmt.names:
+        if _giver(project, source, stmt, alias) is whole:
+            names.append(source.code(alias).strip().rstrip(","))
+        else:
+            renamed = _renamed(project, source, stmt, alias, moved, suffix) or dotted(alias.name)
+            inner.append(renamed + (f" as {dotted(alias.asname.name)}" if alias.asname is not None else ""))
+    alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+    between = f"\n{source.text[source.line_start(source.line(stmt)) : start]}" if alone else "; "
+    first = f"from {_module(stmt)}{suffix} import {', '.join(names)}"
+    return Replace(source, stmt, f"{first}{between}from {_module(stmt)} import {', '.join(inner)}")
 
 
 def _from_inside(project: Project, source: Source, stmt: cst.ImportFrom, suffix: str) -> Edit:
@@ -242,19 +262,22 @@ def _from_beside(project: Project, source: Source, stmt: cst.ImportFrom, moved: 
 def _plain(project: Project, source: Source, alias: cst.ImportAlias, moved: list[Source], suffix: str) -> list[Edit]:
     """`import utils` becomes `import utils_ddp as utils`; of `import a.b`, every `a.b` becomes `a.b_ddp`."""
     name = dotted(alias.name)
+    if _own_part(source, alias) and suffix:
+        module = project.find(name)
+        part = name.partition(".")[2]
+        if any(isinstance(n, cst.Attribute) and source.code(n.value) == name.partition(".")[0] for n in _read(source)):
+            _refuse_dotted(source, alias)
+        return [Replace(source, alias.name, f"{name}{suffix if module in moved else ''} as {part}")]
     if "." in name and alias.asname is None:
         if any(loaded != name and project.find(loaded) in moved for loaded in _loaded(alias)):
             _refuse_dotted(source, alias)
         return [Replace(source, alias.name, f"{name}{suffix}"), *_uses(source, name, suffix)]
     bound = dotted(alias.asname.name) if alias.asname is not None else name
     module = project.find(name)
-    given = _binds(module) if module is not None and module.path.name == INIT else None
-    for node in source.nodes if given is not None else ():
-        if (
-            isinstance(node, cst.Attribute)
-            and source.code(node.value) == bound
-            and node.attr.value not in (given or ())
-        ):
+    package = module is not None and module.path.name == INIT
+    given = _binds(module) if module is not None and package else set[str]()
+    for node in source.nodes if package else ():
+        if isinstance(node, cst.Attribute) and source.code(node.value) == bound and node.attr.value not in given:
             inner = project.find(f"{name}.{node.attr.value}")
             if inner is not None:
                 _refuse(
@@ -262,8 +285,32 @@ def _plain(project: Project, source: Source, alias: cst.ImportAlias, moved: list
                     node,
                     f"`{source.code(node)}` is a module of a package that has to change; import it by itself",
                 )
+    for node in source.of(cst.Call) if package and suffix else ():
+        if isinstance(node.func, cst.Name) and node.func.value == "eval" and node.args:
+            first, *parts = spelled(node.args[0].value, _text).split(".")
+            inside = [s.path for s in project.files() if module is not None and s.path.parent == module.path.parent]
+            if first == bound and len(parts) > 1 and any(p.name != INIT and p.stem not in given for p in inside):
+                _refuse(source, node, f"`{source.code(node)}` names a module of a package that has to change")
     text = f"{name}{suffix}" if alias.asname is not None else f"{name}{suffix} as {name}"
     return [Replace(source, alias.name, text)]
+
+
+def _text(node: cst.BaseExpression) -> list[object] | None:
+    return [node.evaluated_value] if isinstance(node, cst.SimpleString) else None
+
+
+def _own_part(source: Source, alias: cst.ImportAlias) -> bool:
+    """`import models.net` in `models/__init__.py`, which makes it an attribute of the package."""
+    package, _, part = dotted(alias.name).partition(".")
+    own = source.path.name == INIT and source.path.absolute().parent.name == package
+    return own and part.isidentifier() and alias.asname is None
+
+
+def _read(source: Source) -> Iterator[cst.CSTNode]:
+    """What is no part of an import statement."""
+    for node in source.nodes:
+        if not isinstance(source.parents.get(node), (cst.ImportAlias, cst.ImportFrom)):
+            yield node
 
 
 def _uses(source: Source, name: str, suffix: str) -> Iterator[Edit]:

@@ -200,11 +200,18 @@ class Attributes(Fields):
         if isinstance(obj, Dict):
             if keys is None:
                 obj.joined, obj.closed = join(obj.joined, value), False
+                self.loosen(obj)  # for k, v in settings.items(): defaults[k] = v
                 return
             for key in keys:
                 if self.unsure and key not in obj.items:
                     obj.maybe.add(key)
                 obj.items[key] = join(obj.items.get(key, ()), value) if self.unsure else value
+        elif isinstance(obj, Thing) and obj.name == "namespace":
+            if keys is None:
+                self.loosen(obj)
+            for key in keys or ():
+                before = obj.fields.get(str(key), ()) if self.unsure else ()
+                self.set_attribute(obj, str(key), join(before, value))
         elif isinstance(obj, Seq):
             obj.joined = join(obj.joined, value)
             if (

@@ -9,6 +9,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.methods import Methods
 from ddpify.facts.registries import of_library, of_project
+from ddpify.facts.spelled import Spelled, spelled
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
     NONE,
@@ -41,7 +42,7 @@ from ddpify.source import walk
 _TRANSPARENT = frozenset({"list", "tuple", "iter", "reversed", "sorted", "set", "filter", "next", "frozenset"})
 
 
-class Builtins(Methods):
+class Builtins(Methods, Spelled):
     """Summaries of builtins, and of functions of torch and numpy that do the same."""
 
     def builtin(self, name: str, node: cst.Call, given: list[Given], named: dict[str, Given], frame: Frame) -> Value:
@@ -94,6 +95,10 @@ class Builtins(Methods):
             self.merge_dicts(made, tuple(o for o in first if isinstance(o, Dict)))
             made.items.update({k: v for k, (_, v) in named.items()})
             return self.made(node, frame, made)
+        if name == "eval":
+            found = self.evaluated(node, frame)
+            if found:
+                return found
         if name == "exec":  # exec(open("configurator.py").read()): the settings may be others behind it
             for bound, value in frame.scope.names.items():
                 if any(isinstance(o, Const) for o in value):
@@ -132,6 +137,14 @@ class Builtins(Methods):
                     asked = {o.name: (o,) for o in found if isinstance(o, (Class, Func))}
                 return (Dict(self.site(node, frame), items=dict(asked.items()), closed=False),) if asked else ()
         return ()
+
+    def evaluated(self, node: cst.Call, frame: Frame) -> Value:
+        """`eval(args.model)(width)`, `eval("models." + args.model).Net()`: a class or function, as it is used."""
+        text = spelled(node.args[0].value, lambda part: constants(self.values.get(part, ()))) if node.args else ""
+        above = frame.source.parents.get(node)
+        if isinstance(above, cst.Attribute):
+            return self.named(text, node, frame, above.attr.value)
+        return self.named(text, node, frame) if isinstance(above, cst.Call) and above.func is node else ()
 
     def transparent(self, name: str, first: Value, node: cst.Call, frame: Frame) -> Value:
         if name in ("list", "tuple", "filter", "iter") and any(isinstance(o, (Parameters, Seq)) for o in first):

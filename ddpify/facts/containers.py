@@ -21,6 +21,7 @@ from ddpify.facts.values import (
     Obj,
     Parameters,
     Seq,
+    Thing,
     Value,
     Wrapped,
 )
@@ -81,8 +82,9 @@ class Containers(Iterating):
                     into.items[key] = held
             into.closed = into.closed and other.closed
             into.joined = join(into.joined, other.joined)
-        if len(known) != len(value):
+        if len(known) != len(value) or not into.closed:
             into.closed = False
+            self.loosen(into)
 
     def subscript(self, node: cst.Subscript, frame: Frame) -> Value:
         base = self.expr(node.value, frame)
@@ -115,6 +117,11 @@ class Containers(Iterating):
                         or UNKNOWN
                     )
                 return join(joined, *items.values()) or UNKNOWN
+            case Thing(name="namespace", fields=fields):
+                if keys is not None and all(str(k) in fields for k in keys):
+                    return join(*(fields[str(k)] for k in keys))
+                inner = tuple(o for v in fields.values() for o in v if isinstance(o, Thing) and o.name == "namespace")
+                return join(inner if keys is None else (), (Data("any", "const"),))
             case Dataset(name="datasets.IterableDataset"):
                 return (obj,)  # load_dataset("name", streaming=True)["train"]
             case Data(agg="shape"):

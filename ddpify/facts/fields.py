@@ -8,7 +8,19 @@ from contextlib import contextmanager
 from ddpify.facts.contents import join
 from ddpify.facts.frames import Scope
 from ddpify.facts.state import State
-from ddpify.facts.values import UNKNOWN, Instance, Loader, Module, Optimizer, Thing, Value
+from ddpify.facts.values import (
+    UNKNOWN,
+    Const,
+    Data,
+    Dict,
+    Instance,
+    Loader,
+    Module,
+    Obj,
+    Optimizer,
+    Thing,
+    Value,
+)
 
 Holder = Instance | Loader | Module | Thing | Optimizer | Scope
 #: (object, name) -> the object, and what it held under the name before; None where it had no such attribute
@@ -22,6 +34,26 @@ class Fields(State):
         if self.written:
             self.written[-1].setdefault((id(obj), name), (obj, obj.fields.get(name)))
         obj.fields[name] = value
+
+    def loosen(self, settings: Obj, depth: int = 0) -> None:
+        """Defaults that a file of settings may replace: `config.merge_from_file(path)`, `config[key] = value`.
+
+        `depth`: how far the settings in the settings are replaced, too.
+        """
+        if isinstance(settings, Dict):
+            for key, value in settings.items.items():
+                settings.items[key] = self.loosened(value, depth)
+        elif isinstance(settings, Thing):
+            for name, value in [(n, v) for n, v in settings.fields.items() if n != "__name__"]:
+                loose = self.loosened(value, depth)
+                if loose is not value:
+                    self.set_attribute(settings, name, loose)
+
+    def loosened(self, value: Value, depth: int) -> Value:
+        for obj in value if depth else ():
+            self.loosen(obj, depth - 1)
+        constant = bool(value) and all(isinstance(o, Const) for o in value)
+        return join(value, (Data("any", "const"),)) if constant else value
 
     @contextmanager
     def may_happen(self) -> Iterator[Written]:

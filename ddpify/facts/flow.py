@@ -76,6 +76,7 @@ class Flow(Paths):
         frame = self.module_frame(source, "__main__")
         self.block(source.module.body, frame)
         self.main_end = len(self.log.events)
+        self.settled = frozenset(self.values) if self.log.of("backward") else frozenset()
         self.run_uncalled(source)
         return self
 

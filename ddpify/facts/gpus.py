@@ -62,6 +62,8 @@ def _counts(facts: Facts, source: Source, node: cst.BaseExpression, depth: int =
         if names == {"builtins.max"}:
             rest = [a.value for a in node.args if constants(values.get(a.value, ())) != [1]]
             return len(rest) == 1 and _counts(facts, source, rest[0], depth)
+        if names == {"builtins.len"} and len(node.args) == 1:
+            return source.code(node.args[0].value) in _lists(facts, source)
         return names == {"torch.cuda.device_count"}
     if not depth or not isinstance(node, (cst.Name, cst.Attribute)):
         return False
@@ -72,3 +74,17 @@ def _counts(facts: Facts, source: Source, node: cst.BaseExpression, depth: int =
         if e.frame.source is source and isinstance(e.stmt, cst.Assign) and source.code(e.node) == code
     ]
     return bool(given) and all(_counts(facts, source, v, depth - 1) for v in given)
+
+
+def _lists(facts: Facts, source: Source) -> set[str]:
+    """`gpus` of `nn.DataParallel(model, device_ids=gpus)`: as long as there are GPUs for one process."""
+    found: set[str] = set()
+    for e in facts.flow.log.of("dataparallel"):
+        for at, arg in enumerate(e.node.args if isinstance(e.node, cst.Call) and e.frame.source is source else ()):
+            given = arg.keyword.value == "device_ids" if arg.keyword is not None else at == 1
+            inner = arg.value
+            if isinstance(inner, cst.Call) and len(inner.args) == 1 and source.code(inner.func) in ("list", "tuple"):
+                inner = inner.args[0].value  # device_ids=list(config.GPUS)
+            if given and not isinstance(inner, cst.List):
+                found.add(source.code(inner))
+    return found

@@ -87,6 +87,8 @@ EXCHANGES = frozenset(
 _TAKES_IN = frozenset({"add_module", "append", "extend", "insert", "register_module", "update"})
 #: Methods of tensors behind which no gradient flows back.
 _CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist", "argmax"})
+#: methods of settings that take in those of a file, of the command line, or others
+_MERGES = frozenset({"update", "merge_from_file", "merge_from_list", "merge_from_other_cfg", "merge", "merge_with"})
 _NUMBERS = frozenset({"item", "tolist", "numpy"})
 
 _KEPT = """
@@ -111,6 +113,8 @@ class Methods(Learned):
         if name == "requires_grad_" and isinstance(obj, Thing) and not (given and self.truth(given[0][1]) is False):
             made_by = constants(obj.fields.get("__name__", ())) or [""]
             obj.name = "parameter" if str(made_by[0]).startswith("torch.") else obj.name  # torch.ones(1)
+        if isinstance(obj, Thing) and name in _MERGES:
+            self.loosen(obj, depth=4)
         if name == "copy_" and given and isinstance(obj, (Data, Thing)):
             self.filled(node, given[0][1], frame)
         match obj:

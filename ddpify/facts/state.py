@@ -37,6 +37,8 @@ class State:
         self.modules: dict[Source, Frame] = {}
         self.frames: list[Frame] = []
         self.values: dict[cst.CSTNode, Value] = {}
+        #: expressions whose values the training script has settled, whatever the functions do that nothing calls
+        self.settled: frozenset[cst.CSTNode] = frozenset()
         self.defaults: dict[cst.CSTNode, dict[str, Value]] = {}
         self.star_imports: dict[Source, list[str]] = {}
         self.followed: set[cst.CSTNode] = set()
@@ -108,6 +110,8 @@ class State:
         """Write down what an expression holds, in any context; what a trial pass made is no value of the script."""
         if not self.trial:
             known = self.values.get(node)
+            if node in self.settled:
+                return
             if known is None:
                 self.values[node] = value
             elif known is not value and known != value:

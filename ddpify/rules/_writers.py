@@ -80,7 +80,7 @@ def _draws_freely(facts: Facts, node: cst.CSTNode) -> bool:
 def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNode]]:
     """Every expression of the project that may hold the writer."""
     for source in facts.project.files():
-        for node in source.of(cst.Name, cst.Attribute):
+        for node in source.of(cst.Name, cst.Attribute, cst.Subscript):
             if any(id(o) in made for o in facts.flow.values.get(node, ())):
                 yield source, node
 
