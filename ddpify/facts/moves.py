@@ -13,7 +13,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import following
-from ddpify.facts.values import Ext, Module, Wrapped
+from ddpify.facts.values import Const, Data, Ext, Method, Module, Wrapped
 from ddpify.source import Source, walk
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _with_states(facts: Facts, e: Event, call: cst.Call) -> Move:
     for later in following(source, stmt):
         inside = set(walk(later))
         done = [o for o in facts.after.log.events if o.node in inside and o.obj is not None and _kin(o, e)]
+        done = [o for o in done if not _is_plain(facts, o)]
         names = {o.name if o.kind in ("attribute", "method") else o.kind for o in done}
         if not names <= _SAVING:
             return Move(e, call)
@@ -116,6 +117,13 @@ def _with_states(facts: Facts, e: Event, call: cst.Call) -> Move:
                 gone += [later] if not isinstance(back.func.value, cst.Call) and back.func.attr.value in names else []
             break
     return Move(e, call, tuple(dict.fromkeys(states)), tuple(gone))
+
+
+def _is_plain(facts: Facts, e: Event) -> bool:
+    """`model.latent_dim`: what the script has set is no parameter and no buffer, and moves with no model."""
+    held = facts.after.values.get(e.node, ()) if e.kind == "attribute" else ()
+    held = tuple(o.obj if isinstance(o, Method) else o for o in held)
+    return bool(held) and all(isinstance(o, (Const, Data)) for o in held)
 
 
 def _between_trainings(e: Event, trains: list[Event]) -> cst.CSTNode | None:

@@ -13,6 +13,7 @@ from ddpify.facts.dependencies import bindings, carried, closure, read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.heldout import HeldOut, held_out
 from ddpify.facts.layers import minds_its_mode
+from ddpify.facts.leavings import left_by
 from ddpify.facts.loops import Accumulator, LoopFacts, loaded_after, read_after, uses_of
 from ddpify.facts.pass_own import Owned, owned_by_pass
 from ddpify.facts.starts import base_of
@@ -42,6 +43,8 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
             return f"{at} prints in the loop"
         if e.kind == "external" and e.name.startswith(("matplotlib.", "torchvision.utils.")):
             return f"{at} draws in the loop"
+        if left := left_by(facts, e):
+            return f"{at} {left} in the loop"
         if e.kind == "store" and e.frame is known.frame and source.code(e.node) in counted:
             continue  # meters["loss"] += loss.item()
         if e.frame is known.frame and own.changed_by(e):
@@ -60,7 +63,8 @@ def problem(facts: Facts, known: LoopFacts, events: list[Event], inside: set[int
             and source.code(e.node) not in counted
         ):
             return f"{at} changes `{source.code(e.node)}`"
-        if e.kind == "call" and e.callee is not None and _changes(e.callee, own.handed_on(e.node, e.callee), set()):
+        callee, after = e.callee, own.handed_on(e.node, e.callee) if e.callee is not None else own
+        if e.kind == "call" and callee is not None and _changes(facts, callee, after, set()):
             if used := _used_within(facts, known, e):
                 return used
             return f"{at} calls `{e.name}`, which changes something outside itself"
@@ -157,7 +161,7 @@ def _problem_of_values(facts: Facts, known: LoopFacts, inside: set[int]) -> str:
     return ""
 
 
-def _changes(frame: Frame, own: Owned, seen: set[int]) -> bool:
+def _changes(facts: Facts, frame: Frame, own: Owned, seen: set[int]) -> bool:
     """Whether a function of the project does something that outlives it; `own`: what ends with the pass."""
     if id(frame) in seen:
         return False
@@ -177,9 +181,9 @@ def _changes(frame: Frame, own: Owned, seen: set[int]) -> bool:
             and isinstance(e.obj, (Seq, Dict, Instance))
         ):
             return True
-        if e.kind == "external" and e.name in ("builtins.print", "builtins.open"):
+        if (e.kind == "external" and e.name in ("builtins.print", "builtins.open")) or left_by(facts, e):
             return True
-        if e.callee is not None and _changes(e.callee, own.handed_on(e.node, e.callee), seen):
+        if e.callee is not None and _changes(facts, e.callee, own.handed_on(e.node, e.callee), seen):
             return True
     return False
 

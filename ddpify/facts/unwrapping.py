@@ -15,7 +15,7 @@ from ddpify.facts.frames import Event, Frame
 from ddpify.facts.phases import phase_test
 from ddpify.facts.surface import SURFACE, given_back
 from ddpify.facts.unreached import unreached
-from ddpify.facts.values import Dict, Ext, Instance, Module, Obj, Optimizer, Scheduler, Seq, Thing, Wrapped
+from ddpify.facts.values import Dict, Ext, Func, Instance, Module, Obj, Optimizer, Scheduler, Seq, Thing, Wrapped
 from ddpify.source import Source
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def find_raw(facts: Facts) -> list[Raw]:
                 continue  # model.module if hasattr(model, "module") else model: right for the wrapper as it stands
             if e.kind == "external" and keeps(e.name):
                 continue
+            if isinstance(e.obj, Instance) and any(isinstance(o, Func) for o in flow.values.get(e.node.func, ())):
+                continue  # of several classes, one that does not have the method: those that do are followed
             if e.name == "builtins.isinstance" and not _asks_for_class(facts, e.node):
                 continue
             for arg in e.node.args:

@@ -206,12 +206,9 @@ class SeveralForwardsBeforeBackward(Rule):
                         for o in origins(e.value)
                         if isinstance(o, FromForward) and not o.cut and o.module in inner
                     }
-                    if (
-                        not reached
-                        or not (pending or ran)
-                        or (again and not pending)
-                        or (last is not None and (alternatives(last, e) or of_one_call(last, e)))
-                    ):
+                    # another way of the same step: it has forwards of its own, or shares those of the first
+                    other = last is not None and (alternatives(last, e) or of_one_call(last, e))
+                    if not reached or not (pending or ran) or ((again or other) and not pending):
                         continue
                     if not pending and last is not None:
                         through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])

@@ -458,3 +458,51 @@ def test_a_loop_that_counts_on_full_batches_is_given_whole_ones(size: str, step:
     text = edited(script(before=SIZED.format(size=size, step=step), inside="print(right(model))"), "DDP304").text
     assert ("batch_sampler=" in text) is (how == "batch")
     assert (SHARED in text) is (how == "sample")
+
+
+LEFT = """
+import csv
+import logging
+held_set = TensorDataset(torch.ones(9, 4), torch.ones(9, dtype=torch.long))
+held = DataLoader(held_set, batch_size=4)
+log = open("log.txt", "w")
+rows = csv.writer(log)
+
+def keep(x):
+    torch.save(x, "x.pt")
+
+def right(model):
+    model.eval()
+    total = 0
+    with torch.no_grad():
+        for x, y in held:
+            out = model(x).argmax(1)
+            total += (out == y).sum().item()
+            {left}
+    {after}
+    return total / len(held.dataset)
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "what"),
+    [
+        ('torch.save(out, "out.pt")', "writes a file in the loop"),
+        ("keep(out)", "calls `keep`, which changes something outside itself"),
+        ("log.write(str(out))", "writes to a file in the loop"),
+        ("rows.writerow(out.tolist())", "writes to a file in the loop"),
+        ('logging.info("a batch")', "logs in the loop"),
+        ('(open("all.txt", "a")).write(str(out))', "writes a file in the loop"),
+    ],
+)
+def test_what_each_batch_leaves_is_left_of_all_batches(left: str, what: str) -> None:
+    """Rank 0 alone writes: of a share, the others' batches would be missing in the file."""
+    result = edited(script(before=LEFT.format(left=left, after="pass"), inside="print(right(model))"), "DDP304")
+    assert SHARED not in result.text
+    assert any(what in message for message in result.left)
+
+
+@pytest.mark.parametrize("after", ['torch.save(total, "out.pt")', "keep(total)", 'logging.info("a pass")'])
+def test_what_is_left_behind_the_loop_asks_for_nothing(after: str) -> None:
+    result = edited(script(before=LEFT.format(left="pass", after=after), inside="print(right(model))"), "DDP304")
+    assert SHARED in result.text
