@@ -33,6 +33,16 @@ def rows(options: frozenset[str]) -> str:
 
 
 TEXTS = {
+    "merge_rows": '''
+def <merge_rows>(rows):
+    """Fill in the rows that other processes have written; all rows began as zeros."""
+    rows = rows.detach()
+    parts = [<torch>.empty_like(rows) for _ in range(<dist>.get_world_size())]
+    <dist>.all_gather(parts, rows)
+    for part in parts:
+        written = part.reshape(len(part), -1).any(dim=1)
+        rows[written] = part[written]
+''',
     "gather_list": '''
 def <gather_list>(values):
     """The entries of all processes' lists, in one list."""

@@ -30,6 +30,7 @@ SHAPES = (
     Shape("parts_that_train"),
     Shape("per_class_counts"),
     Shape("ratios_of_batches"),
+    Shape("rows_by_index"),
     Shape("scaled_sums", doubled=(("default=6", "default=12"),)),
     Shape("sums_by_hand", own="^  .* of "),
     Shape("steps_and_passes", own="window"),
@@ -381,6 +382,12 @@ DAMAGES = (
         "evaluations_grown",
         (("whole.reshape(len(order), -1)[order]", "whole"),),
         "concatenate .* and not",
+    ),
+    Damage(
+        "the rows of the other ranks' samples are zeros",
+        "rows_by_index",
+        (("        merge_rows(losses)\n", ""),),
+        "epoch .* and not",
     ),
     Damage(
         "the meter of an evaluation is one shard's",

@@ -12,6 +12,7 @@ from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import Meter, meters
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.roles import read_by
+from ddpify.facts.rowstores import row_stores
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.starts import base_of
 from ddpify.facts.tallies import Tally, tallies
@@ -32,6 +33,10 @@ class Kept:
     rest: tuple[str, ...]
     #: what is computed again of numbers of all ranks
     again: tuple[Again, ...] = ()
+    #: arrays with a row for each sample, which any rank has written, by form
+    rows: tuple[tuple[str, str], ...] = ()
+    #: arrays of which each rank has written some rows, and that cannot be put together
+    holes: tuple[str, ...] = ()
 
 
 def kept(facts: Facts, loop: LoopFacts) -> Kept:
@@ -48,11 +53,15 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     made = [] if loop.dealt else left_over(facts, loop)
     whole |= {a.name for a in again}
     idle = _fed_elsewhere(facts, loop)
+    stores = {name: form for name, form in row_stores(facts, loop).items() if name in names}
+    rows = [(n, f) for n, f in stores.items() if f and n not in otherwise and _goes_over(facts) and n not in whole]
+    holes = [n for n in stores if n not in dict(rows) and n not in whole and n not in idle]
+    whole |= set(stores)
     rest = [name for name in dict.fromkeys((*names, *made)) if name not in whole and name not in idle]
     lists = [name for name in lists if name not in idle]
     held = [m for m in held if m.target not in idle]
     counted = [t for t in counted if t.target not in idle]
-    return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest), again)
+    return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest), again, tuple(rows), tuple(holes))
 
 
 def _fed_elsewhere(facts: Facts, loop: LoopFacts) -> set[str]:
@@ -77,6 +86,7 @@ def brought_together(facts: Facts, loop: LoopFacts) -> set[str]:
     found = kept(facts, loop)
     sums = {a.target for a in loop.accumulators if a.fresh and (a.read_after or a.target in needed(facts, loop))}
     sums |= {a.name for a in found.again}
+    sums |= {name for name, _ in found.rows}
     return sums | {*found.lists, *(m.target for m in found.meters), *(t.target for t in found.tallies)}
 
 
@@ -92,5 +102,9 @@ def _together(facts: Facts) -> frozenset[tuple[int, str]]:
 
 def _can_be_sent(facts: Facts, tally: Tally) -> bool:
     """Arrays lie on the CPU or on the GPU: the group must have a backend for both."""
+    return tally.form not in ("numpy", "tensor") or _goes_over(facts)
+
+
+def _goes_over(facts: Facts) -> bool:
     setup = facts.cached("setup", find_setup)
-    return tally.form not in ("numpy", "tensor") or (isinstance(setup, SetUp) and not setup.accelerator)
+    return isinstance(setup, SetUp) and not setup.accelerator

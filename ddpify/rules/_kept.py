@@ -28,6 +28,16 @@ def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> I
     yield from _meters(rule, facts, loop, found.meters, done)
     for tally in found.tallies:
         yield _add_up(rule, facts, loop, tally)
+    for name, form in found.rows:
+        yield _merge(rule, facts, loop, name, form)
+    for name in found.holes:
+        yield rule.finding(
+            loop.source,
+            loop.node,
+            f"`{name}` gets the rows of this rank's own samples: those of the other ranks stay as they were",
+            left=f"collect the rows, and where they go, from all ranks behind the loop (dist.all_gather_object) before "
+            f"`{name}` is used",
+        )
     for again in found.again:
         yield rule.finding(
             loop.source,
@@ -115,6 +125,23 @@ def _meters(
         if empty and m.tensor:  # a rank without a batch has the number that the meter begins with
             edits.append(AddHelper(m.source, "all_reduce_sum", frozenset({"tensor", "empty"})))
         yield rule.finding(loop.source, loop.node, f"`{m.target}` is added up over the ranks", *edits, reason=_REASON)
+
+
+def _merge(rule: Rule, facts: Facts, loop: LoopFacts, name: str, form: str) -> Finding:
+    """The rows of a rank's own samples, put into those of all."""
+    names = facts.names_of(loop.source)
+    array = f"{names['torch']}.from_numpy({name})" if form == "numpy" else name
+    return rule.finding(
+        loop.source,
+        loop.node,
+        f"the rows of `{name}` are put together from all ranks",
+        InsertAfter(loop.source, loop.node, (f"{names['merge_rows']}({array})",)),
+        AddHelper(loop.source, "merge_rows"),
+        AddHelper(facts.source, "setup_distributed", frozenset({"host"})),
+        AddImport(loop.source, "torch"),
+        AddImport(loop.source, "dist"),
+        reason=_REASON,
+    )
 
 
 def _add_up(rule: Rule, facts: Facts, loop: LoopFacts, tally: Tally) -> Finding:
