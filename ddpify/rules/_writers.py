@@ -86,15 +86,20 @@ def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNod
 
 
 def _told(facts: Facts, source: Source, owner: cst.CSTNode | None, node: cst.CSTNode) -> Placed | None:
-    """`run_id = run.info.run_id`, which every rank goes on with: rank 0 has the run, and tells the others."""
+    """`run_id = run.info.run_id`, which every rank goes on with: rank 0 has the run, and tells the others.
+
+    Also `path = os.path.join(writer.log_dir, "best.pt")`.
+    """
     if not isinstance(owner, cst.Assign) or owner.value is node or guards(facts).is_unused(source, owner):
         return None
+    mention = node
     for above in source.ancestors(node):
-        if not (isinstance(above, cst.Attribute) and above.value is node):
+        asks = isinstance(above, cst.Call) and above.func is node and not above.args  # writer.get_logdir()
+        if not (asks or (isinstance(above, cst.Attribute) and above.value is node)):
             break
         node = above
     binds = [e for e in facts.flow.log.of("bind", "set") if e.stmt is owner]
-    if owner.value is not node or not binds or not all(joined_group(facts, e) for e in binds):
+    if node is mention or not binds or not all(joined_group(facts, e) for e in binds):
         return None
     text = f" if {guards(facts).is_main(source)} else None)"
     edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", text)

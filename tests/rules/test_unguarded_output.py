@@ -294,6 +294,17 @@ def test_a_run_of_which_every_rank_needs_something_is_left() -> None:
     assert len(edited(text, CODE).left) == 1
 
 
+@pytest.mark.parametrize("asked", ["writer.log_dir", "writer.file_writer.get_logdir()"])
+def test_a_path_of_the_writers_folder_is_told_to_all(asked: str) -> None:
+    before = (
+        f"writer = SummaryWriter()\npath = os.path.join({asked}, 'best.pt')\nif len(path) > 80:\n    os.chdir('..')"
+    )
+    result = edited(script(imports="from torch.utils.tensorboard import SummaryWriter", before=before), CODE)
+    assert result.has("writer = SummaryWriter() if is_main_process() else None")
+    assert f"path = os.path.join(broadcast_value({asked} if is_main_process() else None), 'best.pt')" in result.text
+    assert not result.left
+
+
 def test_every_rank_is_told_the_name_of_the_run() -> None:
     after = (
         "with mlflow.start_run() as run:\n    name = run.info.run_id\n    os.makedirs(f'runs/{name}', exist_ok=True)"
@@ -347,7 +358,7 @@ def test_a_console_that_is_quiet_by_rank() -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        "folder = board.log_dir or None\nos.listdir(folder)",
+        "for name in os.listdir(board.log_dir):\n    os.chdir(name)",
         "boards = [board]",
         "with board:\n    pass",
         "keep = {'b': board}",
