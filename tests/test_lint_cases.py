@@ -233,6 +233,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
     "classes in the order of a set": (
         """
         names = list(set(open("names.txt").read().split()))
+        numbers = {name: at for at, name in enumerate(names)}
         train(model, 0)
         """,
         {"DDP307"},

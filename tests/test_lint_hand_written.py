@@ -70,6 +70,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
             wanted.append(name)
         names = wanted
         masks = [os.path.join("masks", n) for n in names]
+        held = torch.utils.data.Subset(masks, [0, 2])
         """,
         set(),
     ),
@@ -77,6 +78,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """
         names = [n for n in os.listdir("masks") if n.endswith(".png")]
         masks = [os.path.join("masks", n) for n in names]
+        held = torch.utils.data.Subset(masks, [0, 2])
         """,
         {"DDP307"},
     ),
@@ -105,6 +107,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
         rows = []
         for label in set(["cat", "dog"]):
             rows.append(label)
+        numbers = {label: at for at, label in enumerate(rows)}
         """,
         {"DDP307"},
     ),

@@ -657,6 +657,8 @@ CASES: dict[str, tuple[str, set[str]]] = {
                 for folder in ("a", "b"):
                     self.paths.extend(glob.glob(folder + "/*"))
                 self.paths = np.sort(self.paths)
+            def __getitem__(self, at):
+                return self.paths[at]
         known = Known()
         """,
         set(),
@@ -669,6 +671,8 @@ CASES: dict[str, tuple[str, set[str]]] = {
                 self.paths = []
                 for folder in ("a", "b"):
                     self.paths.extend(glob.glob(folder + "/*"))
+            def __getitem__(self, at):
+                return self.paths[at]
         known = Known()
         """,
         {"DDP307"},
@@ -680,15 +684,17 @@ CASES: dict[str, tuple[str, set[str]]] = {
         for folder in ("a", "b"):
             paths += glob.glob(folder + "/*")
         paths = [p for p in paths if p.endswith(".png")]
+        held = torch.utils.data.Subset(paths, [0, 2])
         """,
         {"DDP307"},
     ),
     "a listing or none, of which the newest is taken": (
-        "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = max(names, key=os.path.getmtime)",
+        "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = max(names, key=os.path.getmtime)\n"
+        "rows = torch.load(last, map_location='cpu')",
         set(),
     ),
     "a listing or none": (
-        "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nlast = names[-1]",
+        "import glob\nnames = glob.glob('*.pt') if world > 1 else []\nrows = torch.load(names[-1], map_location='cpu')",
         {"DDP307"},
     ),
     "a listing that is looked up": (
@@ -715,6 +721,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
             if name.endswith(".pt"):
                 steps.append((len(name), name))
         steps = sorted(steps)
+        held = torch.utils.data.Subset(steps, [0, 2])
         """,
         set(),
     ),
@@ -724,6 +731,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
         for name in os.listdir("runs"):
             if name.endswith(".pt"):
                 steps.append((len(name), name))
+        held = torch.utils.data.Subset(steps, [0, 2])
         """,
         {"DDP307"},
     ),

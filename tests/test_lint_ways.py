@@ -718,6 +718,7 @@ CASES: dict[str, tuple[str, set[str]]] = {
         for name in os.listdir("images"):
             if name > "a":
                 names.append(name)
+        held = torch.utils.data.Subset(names, [0, 2])
         """,
         {"DDP307"},
     ),

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.values import Const, Data
 from ddpify.source import Source, dotted, walk
 
 #: what is kept in the order in which it came
@@ -30,18 +29,6 @@ def sorts(call: cst.Call) -> str:
     if isinstance(given, (cst.GeneratorExp, cst.ListComp)):
         given = given.for_in.iter
     return dotted(given)
-
-
-def may_hold_text(facts: Facts, given: cst.BaseExpression) -> bool:
-    """Of `hash((seed, step))` only where a part is a text for certain: numbers have the same hash everywhere."""
-    if not isinstance(given, (cst.Tuple, cst.List)):
-        return True
-    parts = [e.value for e in given.elements]
-    texts = (cst.SimpleString, cst.FormattedString, cst.ConcatenatedString)
-    held = [o for part in parts for o in facts.flow.values.get(part, ())]
-    known = (isinstance(o, Const) and isinstance(o.value, str) for o in held)
-    computed = (isinstance(o, Data) and o.form == "str" for o in held)
-    return any(isinstance(p, texts) for p in parts) or any(known) or any(computed)
 
 
 def is_list_of(source: Source, node: cst.CSTNode) -> bool:

@@ -10,12 +10,11 @@ import libcst as cst
 from ddpify.edits import Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.beside import instead_of_training
-from ddpify.facts.contents import constants
 from ddpify.facts.frames import Event
 from ddpify.facts.outside import outside_calls
 from ddpify.facts.ranks import guarded
 from ddpify.facts.reads import LISTINGS
-from ddpify.facts.values import Const, Ext
+from ddpify.facts.values import Ext
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._no_order import (
     KEEPS,
@@ -23,14 +22,16 @@ from ddpify.rules._no_order import (
     is_looked_up,
     is_said_to_be_one,
     is_sorted_in,
-    may_hold_text,
     method,
     only_one,
     seeks_greatest,
     sorts,
     uses_of,
 )
+from ddpify.rules._order_goes import Order
+from ddpify.rules._order_uses import Goes, by
 from ddpify.rules._set_orders import is_set, lists_set, orders
+from ddpify.rules._texts import may_hold_texts
 from ddpify.source import Source, dotted, walk
 
 _LISTS = frozenset({"os.listdir", "glob.glob"})
@@ -45,15 +46,6 @@ _NO_ORDER = re.compile(
 def _is_empty(node: cst.BaseExpression) -> bool:
     """`[]` of `os.listdir(d) == []`"""
     return isinstance(node, cst.List) and not node.elements
-
-
-def _keeps(source: Source, node: cst.CSTNode, target: str) -> bool:
-    """`rows.append(name)`; of `rows[name].append(1)` each has its own."""
-    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
-        return False
-    base = node.func.value
-    own = isinstance(base, cst.Subscript) and any(source.code(s.slice) == target for s in base.slice)
-    return KEEPS.search(method(node)) is not None and not own
 
 
 def _binds(stmt: cst.Assign | cst.AugAssign) -> set[str]:
@@ -111,9 +103,10 @@ class ListingOrder(Rule):
     """The order of samples or classes depends on a directory listing or on the hash seed.
 
     ## What it does
-    Finds `os.listdir`, `glob.glob`, `list(set(...))` and `enumerate` of a set without `sorted` around them, before
-    training; in a conversion also loops over a set that number, list or draw something, and `sorted(kinds, key=len)`
-    of one.
+    Finds `os.listdir`, `glob.glob`, `list(set(...))` of texts and loops over such a set without `sorted` around them,
+    whose order comes to the samples of a dataset, a split, the numbers of classes, a layer or the training itself; sets
+    of numbers have the same order everywhere. Also `hash` of a text. A conversion sorts every one that it knows of
+    before training, and loops over a set that number, list or draw something, and `sorted(kinds, key=len)` of one.
 
     ## Why is this bad?
     A listing's order may differ from node to node, and the order of a set of strings differs from process to process:
@@ -129,8 +122,10 @@ class ListingOrder(Rule):
     code = "DDP307"
     severity = Severity.WARNING
     references = ("https://github.com/huggingface/transformers/issues/48162",)
-    good = (Good('ddp = DDP(model)\nnames = sorted(os.listdir("data"))'),)
-    bad = (Bad('ddp = DDP(model)\nnames = os.listdir("data")'),)
+    good = (
+        Good('ddp = DDP(model)\nnames = sorted(os.listdir("data"))\nkinds = {n: at for at, n in enumerate(names)}'),
+    )
+    bad = (Bad('ddp = DDP(model)\nnames = os.listdir("data")\nkinds = {n: at for at, n in enumerate(names)}'),)
     converts = (
         Converts(
             """
@@ -175,6 +170,9 @@ class ListingOrder(Rule):
                 continue
             if self.takes_none(facts, source, e.node) or (not facts.converting and self.matters_to_one(facts, e)):
                 continue
+            goes = None if facts.converting else self.goes(facts, source, e.node, listing)
+            if goes is None and not facts.converting:
+                continue
             seen.add(id(e.node))
             edit: Edit
             if listing:
@@ -187,10 +185,16 @@ class ListingOrder(Rule):
             yield self.finding(
                 source,
                 e.node,
-                f"the order of `{code}` may differ from rank to rank",
+                f"the order of `{code}` may differ from rank to rank{by(source, goes)}",
                 edit,
                 reason="the same order on every rank",
             )
+
+    def goes(self, facts: Facts, source: Source, node: cst.Call, listing: bool) -> Goes | None:
+        """What goes by the order of a listing, or of a set: of a set of numbers it is the same in every process."""
+        if not listing and not may_hold_texts(facts, source, node.args[0].value):
+            return None
+        return facts.cached("orders that are followed", Order).goes(source, node)
 
     def matters_to_one(self, facts: Facts, e: Event) -> bool:
         """What rank 0 lists, or one process instead of the training; without training, what no dataset has."""
@@ -224,21 +228,18 @@ class ListingOrder(Rule):
             if id(e.node) in seen or not facts.editable(source):
                 continue
             if e.kind == "loop" and isinstance(e.node, cst.For) and is_set(facts, e.node.iter):
-                target = source.code(e.node.target)
-                made = next((n for n in walk(e.node.body) if _keeps(source, n, target)), None)
-                if made is not None:
+                if not may_hold_texts(facts, source, e.node.iter):
+                    continue
+                goes = facts.cached("orders that are followed", Order).goes(source, e.node.iter)
+                if goes is not None:
                     seen.add(id(e.node))
                     code = source.code(e.node.iter).split("\n")[0]
-                    message = f"the order of `{code}` may differ from rank to rank, and `{method(made)}` goes by it"
+                    message = f"the order of `{code}` may differ from rank to rank{by(source, goes)}"
                     yield self.finding(source, e.node.iter, message, Surround(source, e.node.iter, "sorted(", ")"))
             elif e.name == "builtins.hash" and isinstance(e.node, cst.Call) and len(e.node.args) == 1:
                 owner = next((a for a in source.ancestors(e.node) if isinstance(a, cst.FunctionDef)), None)
-                plain = constants(facts.flow.values.get(e.node.args[0].value, ())) or [""]
-                held = facts.flow.values.get(e.node.args[0].value, ())
-                number = any(isinstance(o, Const) and not isinstance(o.value, str) for o in held)
                 other = owner is not None and owner.name.value == "__hash__"
-                number = number or not may_hold_text(facts, e.node.args[0].value)
-                if not (other or number) and any(isinstance(k, str) for k in plain):
+                if not other and may_hold_texts(facts, source, e.node.args[0].value):
                     seen.add(id(e.node))
                     code = source.code(e.node)
                     yield self.finding(source, e.node, f"`{code}` of a text is another number in every process")
