@@ -140,6 +140,18 @@ VALUES = {
     "`main` trains, but nothing calls it": text(
         "HEAD\ndef main():\n" + "".join(f"    {x}\n" for x in TAIL.split("\n"))
     ),
+    "`score` binds arguments to the model": text("""
+        import functools
+        HEAD
+        STEP
+        score = functools.partial(net)
+        for epoch in range(2):
+            for (x,) in DataLoader(points, batch_size=2):
+                score(x).mean().backward()
+                optimizer.step()
+            with torch.no_grad():
+                print(score(torch.ones(1, 4)))
+        """),
     # -- the loader
     "it has a batch_sampler (`own`) that ddpify could not follow": loaded("""
         from samplers import Own

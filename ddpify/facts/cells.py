@@ -10,7 +10,7 @@ import libcst as cst
 from ddpify.facts.contents import modules
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Event, Frame, Scope
-from ddpify.facts.given import Given, Made, call_number, given_to, owner_of, unpacked
+from ddpify.facts.given import Given, Made, by_partial, call_number, given_to, of_partial, owner_of, unpacked
 from ddpify.facts.preparing import comes_again, runs_again
 from ddpify.facts.roles import root
 from ddpify.facts.values import Const, Dict, Ext, Func, Instance, Module, Obj, Seq, Thing, Value
@@ -42,6 +42,11 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
     frame, chain = event.frame, list(next(event.frame.chains(1), ()))
     given, called = "", event.seq
     while True:
+        partial = of_partial(flow, node, lambda held: module in _roots(held))
+        if partial is not None:
+            frame, node = partial
+            chain = list(next(frame.chains(1), ()))
+            continue
         if isinstance(node, cst.Name):
             name = node.value
             owner = owner_of(flow, frame, name)
@@ -50,7 +55,7 @@ def find_cell(flow: Flow, node: cst.BaseExpression, event: Event, module: Module
             if name in frame.arguments and (name not in frame.assigned or _same_again(flow, frame, name, module)):
                 argument = frame.arguments[name]
                 if argument is None:
-                    handed = unpacked(flow, chain, frame, name)
+                    handed = by_partial(flow, chain, frame, name) or unpacked(flow, chain, frame, name)
                     if handed is None:
                         return f"the model reaches `{name}` through *args or **kwargs"
                     frame, node = handed

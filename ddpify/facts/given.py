@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import libcst as cst
@@ -9,7 +10,7 @@ import libcst as cst
 from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.placing import statement_of
-from ddpify.facts.values import Dict, Heap, Instance, Obj, Seq, Thing, Value
+from ddpify.facts.values import Dict, Func, Heap, Instance, Obj, Seq, Thing, Value
 from ddpify.source import walk
 
 
@@ -83,6 +84,38 @@ def unpacked(flow: Flow, chain: list[Entry], frame: Frame, name: str) -> tuple[F
         at = _place(frame, name) - next((i for i, a in enumerate(args) if a.star), 0)
         found = [_part(flow, o, name if isinstance(o, Dict) else at) for _, o in held]
         return next((f for f in found if f is not None), None)
+    return None
+
+
+def of_partial(
+    flow: Flow, node: cst.CSTNode, is_mine: Callable[[Value], bool]
+) -> tuple[Frame, cst.BaseExpression] | None:
+    """`denoise = partial(net, scale=2)`, which is called like the model: what the call that made it names first."""
+    for obj in flow.values.get(node, ()):
+        if isinstance(obj, Thing) and obj.name == "partial" and isinstance(obj.site.node, cst.Call):
+            args = [a.value for a in obj.site.node.args if a.keyword is None and not a.star]
+            if args and is_mine(obj.fields.get("0", ())):
+                return obj.site.frame, args[0]
+    return None
+
+
+def by_partial(flow: Flow, chain: list[Entry], frame: Frame, name: str) -> tuple[Frame, cst.BaseExpression] | None:
+    """`step = partial(train, net)`, and `step(x)`: what the call that made it gave a parameter."""
+    call = chain[-1].call if chain else None
+    for obj in flow.values.get(call.func, ()) if isinstance(call, cst.Call) else ():
+        made = obj.site.node if isinstance(obj, Thing) and obj.name == "partial" else None
+        if not isinstance(obj, Thing) or not isinstance(made, cst.Call) or any(a.star for a in made.args):
+            continue
+        if not any(
+            isinstance(o, Func) and frame.func is not None and o.node is frame.func.node for o in obj.fields["0"]
+        ):
+            continue
+        at = _place(frame, name) + 1
+        places = [a.value for a in made.args if a.keyword is None]
+        named = next((a.value for a in made.args if a.keyword is not None and a.keyword.value == name), None)
+        given = named if named is not None else places[at] if 0 < at < len(places) else None
+        if given is not None:
+            return obj.site.frame, given
     return None
 
 

@@ -12,6 +12,7 @@ from ddpify.facts.contents import constants, modules
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.externals import keeps
 from ddpify.facts.frames import Event, Frame
+from ddpify.facts.layers import BUFFERS, mentions
 from ddpify.facts.phases import phase_test
 from ddpify.facts.surface import SURFACE, given_back
 from ddpify.facts.unreached import unreached
@@ -49,6 +50,8 @@ class Raw:
     what: str
     #: the expression holds the wrapper in one call and the module in another
     both: bool = False
+    #: the expression holds a partial of the model, which trains by it, too, or has buffers: what it was made of
+    bound: cst.BaseExpression | None = None
     #: the test that is true while training, where the same expression trains and evaluates
     test: str = ""
 
@@ -59,6 +62,7 @@ def find_raw(facts: Facts) -> list[Raw]:
     training = facts.after_roles.training_forwards
     trains = _Trains(training)
     found: dict[int, Raw] = {}
+    trained_as = {o for n in training if isinstance(n, cst.Call) for o in flow.values.get(n.func, ())}
 
     def want(event: Event, node: cst.BaseExpression, why: str, what: str, frame: Frame | None = None) -> None:
         if _of_module(facts, node):
@@ -70,7 +74,16 @@ def find_raw(facts: Facts) -> list[Raw]:
         for place, source in climb(frame or event.frame, node, trains):
             values = flow.values.get(place, ())
             both = any(map(_is_bare, values))
-            found.setdefault(id(place), Raw(place, source, why, what, both))
+            partials = [o for o in values if isinstance(o, Thing) and o.name == "partial"]
+            if not partials:
+                found.setdefault(id(place), Raw(place, source, why, what, both))
+            for held in partials:  # denoise = partial(net, scale=2), and denoise(x): it has no `.module`
+                given = held.site.node.args[0].value if isinstance(held.site.node, cst.Call) else node
+                inner = [m for o in held.fields.get("0", ()) for m in modules((o,))]
+                if held in trained_as or any(mentions(m, BUFFERS, written=True) for m in inner):
+                    found.setdefault(id(place), Raw(place, source, why, what, bound=given))
+                else:
+                    want(event, given, why, what, held.site.frame)
 
     trained = {
         (id(e.node), id(e.frame)): e
@@ -93,7 +106,7 @@ def find_raw(facts: Facts) -> list[Raw]:
                 test = (told or grad) if stays else None
             if test is not None:
                 both = any(map(_is_bare, flow.values.get(func, ())))
-                found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", both, test))
+                found.setdefault(id(func), Raw(func, e.frame.source, "evaluation", "", both, test=test))
             else:
                 want(e, func, "evaluation", "")
         elif (

@@ -58,6 +58,17 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
                 left="Move the code into a module of its own: ddpify makes no changed copy of that file",
             )
             continue
+        if raw.bound is not None:
+            given = raw.source.code(raw.node)
+            about = way_back(facts.flow, raw.node, raw.source)
+            yield rule.finding(
+                raw.source,
+                raw.node,
+                f"`{given}` binds arguments to the model, which is evaluated by it and has no other name there",
+                refuse=about,
+                left="Call the model itself with these arguments where it is evaluated",
+            )
+            continue
         message = (
             f"`{name}.{raw.what}` would ask the DDP wrapper"
             if raw.what
