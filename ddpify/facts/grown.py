@@ -18,10 +18,12 @@ from ddpify.source import walk
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
-#: what is put behind, whether its rows have to be of one number each, and whether it is an array of numpy
-_Rows = tuple[cst.BaseExpression, bool, bool]
+#: what is put behind, how many dimensions it has to have (0: any), and whether it is an array of numpy
+_Rows = tuple[cst.BaseExpression, int, bool]
 _TENSORS = {f"torch.{name}" for name in ("cat", "concat", "concatenate")}
-_ARRAYS = {"numpy.concatenate", "numpy.append", "numpy.hstack"}
+_ARRAYS = {"numpy.concatenate", "numpy.append", "numpy.hstack", "numpy.vstack"}
+#: functions that put rows behind each other where these have so many dimensions, with the number
+_OF = {"numpy.hstack": 1, "numpy.vstack": 2}
 #: what makes something without a row
 _EMPTY = {f"torch.{name}" for name in ("empty", "zeros", "tensor", "Tensor", "FloatTensor", "LongTensor")}
 _EMPTY |= {f"numpy.{name}" for name in ("empty", "zeros", "array")}
@@ -48,11 +50,11 @@ def grown(facts: Facts, loop: LoopFacts, inside: set[int]) -> dict[str, str]:
         first, rows = _rows(facts, loop, name, mine, from_none)
         if rows is None or (first is None) == (name in from_none):
             continue
-        given, flat = rows[:2]
+        given, dimensions = rows[:2]
         if first is not None and not first.deep_equals(given):
             continue
         own = isinstance(start[1], cst.Call) and _is_tensor(facts, start[1])
-        beside = flat and not (isinstance(start[1], cst.List) or _is_flat(facts, start[1]))
+        beside = dimensions not in (0, _dimensions(start[1]))
         if not beside and (own or is_sendable(facts, given)) and has_a_row_each(facts, loop, given):
             kept[name] = "array" if rows[2] else "tensor" if own else "cpu"
     # a test for None asks of others, too
@@ -101,10 +103,12 @@ def _is_empty(facts: Facts, start: cst.BaseExpression) -> bool:
     return not made & {"torch.tensor", "numpy.array"} and constants(facts.flow.values.get(first, ())) == [0]
 
 
-def _is_flat(facts: Facts, start: cst.BaseExpression) -> bool:
-    """`np.array([])`, `np.empty(0)`: rows of one number each."""
+def _dimensions(start: cst.BaseExpression) -> int:
+    """1 of `[]`, `np.array([])` and `np.empty(0)`, 2 of `np.empty((0, 3))`."""
     given = start.args[0].value if isinstance(start, cst.Call) and start.args else None
-    return isinstance(given, cst.Integer) or (isinstance(given, cst.List) and not given.elements)
+    if isinstance(given, (cst.Tuple, cst.List)) and given.elements:
+        return len(given.elements)
+    return 1
 
 
 def _rows(
@@ -184,21 +188,21 @@ def _is_none(test: cst.CSTNode, from_none: set[str]) -> bool | None:
 
 
 def _joined(facts: Facts, name: str, value: cst.BaseExpression) -> _Rows | None:
-    """`x` of `np.append(preds, x, axis=0)` and `torch.cat([preds, x])`, and whether rows of one number are needed."""
+    """`x` of `np.append(preds, x, axis=0)` and `torch.cat([preds, x])`."""
     if not isinstance(value, cst.Call):
         return None
     called = names(facts, value.func)
     if not called & (_TENSORS | _ARRAYS):
         return None
     append = "numpy.append" in called
-    flat = "numpy.hstack" in called
+    dimensions = next((n for name, n in _OF.items() if name in called), 0)
     plain = [a.value for a in value.args if a.keyword is None]
     along = [a.value for a in value.args if a.keyword is not None and a.keyword.value in ("axis", "dim")]
     pair, along = (plain[:2], [*along, *plain[2:]]) if append else (_items(plain[:1]), [*along, *plain[1:]])
     if len(value.args) != (2 if append else 1) + len(along) or any(not _is_zero(a) for a in along) or len(pair) != 2:
         return None
     mine = isinstance(pair[0], cst.Name) and pair[0].value == name
-    return (pair[1], flat, not called & _TENSORS) if mine and name not in _names_in(pair[1]) else None
+    return (pair[1], dimensions, not called & _TENSORS) if mine and name not in _names_in(pair[1]) else None
 
 
 def _items(given: list[cst.BaseExpression]) -> list[cst.BaseExpression]:

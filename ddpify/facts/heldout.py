@@ -42,7 +42,7 @@ class HeldOut:
     meters: tuple[Meter, ...] = ()
     #: what the loader is called in the loop's function
     loader: str = ""
-    #: meters of which nothing is used behind the loop, or nothing of the batches: of times
+    #: lists and meters of which nothing is used behind the loop, or nothing of the batches: of times
     others: tuple[str, ...] = ()
 
     @property
@@ -89,7 +89,7 @@ def held_out(facts: Facts, loop: LoopFacts) -> HeldOut:
         tuple(rows.items()),
         tuple(used),
         loader if lists or rows else "",
-        tuple(m.target for m in found if m not in used),
+        (*(m.target for m in found if m not in used), *_idle(facts, loop, inside)),
     )
 
 
@@ -194,6 +194,24 @@ def _lists(facts: Facts, loop: LoopFacts, inside: set[int]) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if alike[base_of(name)] == of_base[base_of(name)]}
 
 
+def _idle(facts: Facts, loop: LoopFacts, inside: set[int]) -> list[str]:
+    """Lists that begin empty before the loop and that nothing looks at, there or behind it."""
+    puts: dict[str, set[int]] = {}
+    for e in loop.frame.events:
+        holder = holder_of(e) if id(e.node) in inside and e.kind == "method" else None
+        if isinstance(holder, cst.Name):
+            puts.setdefault(holder.value, set()).add(id(e.stmt))
+    starts = {name: start_of(facts, loop, name) for name in puts}
+    return [
+        name
+        for name, start in starts.items()
+        if start is not None
+        and isinstance(start[1], cst.List)
+        and isinstance(loop.frame.node, cst.FunctionDef)
+        and len(uses_of(loop.frame.node, name)) == len(puts[name]) + 1
+    ]
+
+
 def _is_one_list(node: cst.BaseExpression) -> bool:
     """`preds`, `results["preds"]`"""
     if isinstance(node, cst.Subscript) and isinstance(node.value, cst.Name) and len(node.slice) == 1:
@@ -214,7 +232,12 @@ def _entry(facts: Facts, loop: LoopFacts, event: Event) -> str:
     if block is loop.node.body and line in loop.node.body.body:
         if not many:
             return "batch" if event.name == "append" else ""
-        return "sample" if has_a_row_each(facts, loop, given[0]) else ""
+        match given[0]:
+            case cst.ListComp(for_in=turn) | cst.GeneratorExp(for_in=turn):  # hyps.extend(words[p] for p in preds)
+                each = not (turn.ifs or turn.inner_for_in) and has_a_row_each(facts, loop, turn.iter)
+            case other:
+                each = has_a_row_each(facts, loop, other)
+        return "sample" if each else ""
     around = source.parents.get(block) if block is not None else None  # for label in y.tolist(): truth.append(label)
     if not isinstance(around, cst.For) or many or source.parents.get(around) is not loop.node.body:
         return ""

@@ -221,7 +221,7 @@ def is_sendable(facts: Facts, node: cst.BaseExpression) -> bool:
             return True
         case cst.Call(func=func, args=[cst.Arg(value=inner)]) if "builtins.list" in names(facts, func):
             return is_sendable(facts, inner)
-        case cst.ListComp(elt=inner):
+        case cst.ListComp(elt=inner) | cst.GeneratorExp(elt=inner):
             return is_sendable(facts, inner)
         case cst.Tuple(elements=elements) | cst.List(elements=elements) if elements:
             return all(is_sendable(facts, e.value) for e in elements)

@@ -266,6 +266,9 @@ FROM_NONE = """if a is None:
         ("a = torch.tensor([]).to(DEVICE)", "a = torch.cat((a, out), dim=0)", "a", SHARED, [ROWS]),
         ("a = None", "a = y.cpu() if a is None else torch.cat([a, y.cpu()])", "a", SHARED, [ROWS]),
         ("a, b = None, None", FROM_NONE, "a, b", SHARED, [ROWS, "b = gather_rows(b, loader.batch_sampler)"]),
+        ("a = np.empty((0, 3))", "a = np.vstack((a, out.cpu().numpy()))", "a", SHARED, [ROWS]),
+        (BOTH, "a.extend(NAMES[t] for t in y.tolist())", "a", SHARED, [IN_ORDER]),
+        (BOTH, "a.extend(y.tolist()); b.append(out)", "a", SHARED, [IN_ORDER]),  # nobody looks at b
         ("a = np.array([])", f"total += out.mean().item(); {APPEND}", "a", BY_BATCH, [ROWS]),
     ],
 )
@@ -396,6 +399,9 @@ def test_what_outlives_a_pass_and_other_rows_are_made_in_full(step: str) -> None
         ("a = 0.0, np.array([])", f"if y.sum() > 1:\n                {APPEND}", "`a` goes on from batch to batch"),
         ("a = 0.0, np.array([])", f"for _ in range(2):\n                {APPEND}", "`a` goes on from batch to batch"),
         ("a = 0.0, np.array([])", f"{APPEND}; x[0] = len(a)", "`a` goes on from batch to batch"),
+        ("a = 0.0, np.array([])", "a = np.vstack((a, y.numpy()))", "`a` goes on from batch to batch"),
+        ("a = 0.0, []", "a.extend(NAMES[t] for t in y.tolist() if t)", "collects values"),
+        ("a = 0.0, []", "a.append(out); x[0] = len(a)", "collects values"),
         ("a = 0.0, None", NOT_ALIKE, "`a` goes on from batch to batch"),
         ("a = 0.0, {'t': [], 'n': []}", "a['t'].extend(y.tolist()); a['n'].append(out)", "collects values"),
         ("a = 0.0, []", "for i in range(3):\n                a.append(y[i].item())", "collects values"),
