@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddpify.facts import Facts, collect
 from ddpify.facts.frames import Event
+from ddpify.facts.given_ranks import of_one_process
 from ddpify.facts.values import Wrapped
 from ddpify.files import may_matter
 from ddpify.plan import ask_rules
@@ -39,7 +40,8 @@ def lint_root(
         return Linted([])
     facts = collect(Project(source, overlay=overlay), converting=False)
     if not is_distributed(facts):
-        return Linted([])
+        # what a script that is told of no other rank runs in its modules, it runs by itself
+        return Linted([], facts if what_distributes(facts, alone=True) is not None else None)
     return Linted([f for f in ask_rules(facts, debug=debug) if facts.editable(f.source)], facts)
 
 
@@ -52,10 +54,12 @@ def is_distributed(facts: Facts) -> bool:
     return what_distributes(facts) is not None
 
 
-def what_distributes(facts: Facts) -> Event | None:
-    """The first that joins a process group or wraps a model."""
+def what_distributes(facts: Facts, alone: bool = False) -> Event | None:
+    """The first that joins a process group or wraps a model; `alone`: also where there is only one process."""
     names = ("torch.distributed.init_process_group", "torch.distributed.distributed_c10d.init_process_group")
     own = [
         e for e in facts.flow.log.of("new", "external") if e.seq < facts.flow.main_end or e.frame.source is facts.source
     ]
-    return next((e for e in own if isinstance(e.obj, Wrapped) or e.name in names), None)
+    found = (e for e in own if isinstance(e.obj, Wrapped) or e.name in names)
+    # model = DDP(model) if world_size > 1, of a trainer that nobody tells of others
+    return next((e for e in found if alone or e.name in names or not of_one_process(e, facts.flow)), None)

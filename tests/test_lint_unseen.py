@@ -459,3 +459,206 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(("before", "wrong"), [("pass", False), ("net[1].requires_grad_(False)", True)])
 def test_a_part_is_trained_that_was_trained_at_the_wrap(before: str, wrong: bool) -> None:
     assert lines(THAWED.format(before=before), "DDP213") == ["p.requires_grad = True"] * wrong
+
+
+LOGS = """
+import logging
+
+logger = logging.getLogger("train")
+
+
+def quieten(log, name, chief):
+    said = getattr(log, name)
+
+    def say(*args, **kwargs):
+        if chief:
+            said(*args, **kwargs)
+
+    {set}
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+if rank != 0:
+    {stdout}
+logging.basicConfig(level=logging.INFO, {stream})
+logger.addHandler(logging.FileHandler("train.log"))
+for name in ("info", "warning"):
+    quieten(logger, name, rank == 0)
+logger.info("started")
+steps(DDP(nn.Linear(4, 1)))
+dist.destroy_process_group()
+"""
+FILE, SAID = 'logger.addHandler(logging.FileHandler("train.log"))', 'logger.info("started")'
+NULL = 'sys.stdout = open(os.devnull, "w")'
+
+
+@pytest.mark.parametrize(
+    ("set", "stdout", "stream", "found"),
+    [
+        ("setattr(log, name, say)", "pass", "", [FILE]),
+        ("log.__setattr__(name, say)", "pass", "", [FILE]),
+        ("pass", NULL, "stream=sys.stdout", [FILE]),
+        ("pass", NULL, "", [FILE, SAID]),  # logging writes to sys.stderr
+        ("pass", "pass", "stream=sys.stdout", [FILE, SAID]),
+    ],
+)
+def test_loggers_that_say_nothing_on_other_ranks(set: str, stdout: str, stream: str, found: list[str]) -> None:
+    assert lines(LOGS.format(set=set, stdout=stdout, stream=stream), "DDP402") == found
+
+
+SETTINGS = """
+import yaml
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, default=0)
+parser.add_argument("--config", default="a.yaml")
+args = parser.parse_args()
+args.chief = args.rank == 0
+dist.init_process_group("gloo")
+with open(args.config) as f:
+    config = yaml.safe_load(f)
+{merge}
+steps(DDP(nn.Linear(4, 1)))
+if config[{key}]:
+    print("by the settings")
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("merge", "key", "wrong"),
+    [
+        ("config.update(vars(args))", '"rank"', False),
+        ("config.update(vars(args))", '"chief"', False),
+        ("config.update(vars(args))", '"verbose"', True),
+        ("pass", '"chief"', True),
+    ],
+)
+def test_arguments_that_settings_take_in(merge: str, key: str, wrong: bool) -> None:
+    assert lines(SETTINGS.format(merge=merge, key=key), "DDP402") == ['print("by the settings")'] * wrong
+
+
+DRAWN = """
+from torch.utils.data import RandomSampler
+
+
+class Lines(torch.utils.data.Dataset):
+    def __init__(self, texts, rank=0, size=1):
+        self.texts = texts[rank::size]
+
+    def __len__(self):
+        return len(self.texts)
+
+    def __getitem__(self, at):
+        return self.texts[at]
+
+
+dist.init_process_group("gloo")
+data = Lines(torch.randn(16, 4){given})
+loader = DataLoader(data, batch_size=4, sampler=RandomSampler(data))
+model = DDP(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    for x in loader:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_random_sampler_over_the_share_of_a_rank() -> None:
+    assert lines(DRAWN.format(given=", dist.get_rank(), dist.get_world_size()"), "DDP301") == []
+
+
+def test_a_random_sampler_over_everything() -> None:
+    plain = DRAWN.format(given="").replace("texts, rank=0, size=1", "texts").replace("texts[rank::size]", "texts")
+    assert lines(plain, "DDP301") == ["loader = DataLoader(data, batch_size=4, sampler=RandomSampler(data))"]
+
+
+PAIRS = """
+def gather(a, b):
+    every_a = [torch.zeros_like(a) for _ in range(dist.get_world_size())]
+    every_b = [torch.zeros_like(b) for _ in range(dist.get_world_size())]
+    dist.all_gather(every_a, a)
+    dist.all_gather(every_b, b)
+    return torch.cat(every_a), torch.cat(every_b)
+
+
+def contrast(a, b):
+    if dist.get_world_size() > 1:
+        {gather}
+        logits = all_a @ all_b.t()
+    else:
+        logits = a @ b.t()
+    return nn.functional.cross_entropy(logits, torch.arange(len(logits)))
+
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(16, 4))
+sampler = DistributedSampler(data)
+model = DDP(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for (x,) in DataLoader(data, batch_size=4, sampler=sampler):
+        y = model(x)
+        optimizer.zero_grad()
+        contrast(y, y.flip(1)).backward()
+        optimizer.step()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("gather", "found"),
+    [
+        ("all_a, all_b = gather(a, b)", []),
+        ("all_a, all_b = a, b", ["logits = all_a @ all_b.t()", "logits = a @ b.t()"]),
+    ],
+)
+def test_pairs_that_were_gathered_and_those_of_one_process(gather: str, found: list[str]) -> None:
+    assert lines(PAIRS.format(gather=gather), "DDP514") == found
+
+
+TRAINER = """
+class Trainer:
+    def __init__(self, model, rank=0, size=1):
+        self.size = size
+        if self.size > 1:
+            model = DDP(model)
+        self.model = model
+
+    def run(self):
+        steps(self.model)
+        print("done")
+
+
+Trainer(nn.Linear(4, 1){given}).run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"), [("", False), (", 0, 1", False), (", size=2", True), (", size=int(os.environ['N'])", True)]
+)
+def test_a_trainer_that_nobody_tells_of_other_ranks(given: str, wrong: bool) -> None:
+    assert lines(TRAINER.format(given=given), "DDP402") == ['print("done")'] * wrong
+
+
+def test_a_dict_that_holds_itself() -> None:
+    code = """
+    def tree():
+        made = {}
+        made["self"] = made
+        made["all"] = [made]
+        return made
+
+
+    dist.init_process_group("gloo")
+    first, second = tree(), tree()
+    steps(DDP(nn.Linear(4, 1)))
+    print(first, second)
+    dist.destroy_process_group()
+    """
+    assert lines(code, "DDP402") == ["print(first, second)"]

@@ -195,17 +195,18 @@ class Calls(Library):
 
     def makes(self, value: Value, frame: Frame) -> bool:
         """Whether a call gives back a loader, dataset, model or object that was made in it."""
-        for obj in value:
-            if isinstance(obj, (Loader, Dataset, Module, Instance)) and obj.site.frame.number >= frame.number:
-                return True
-            if isinstance(obj, Seq) and obj.site.frame.number >= frame.number:
-                parts = [obj.joined, *(obj.elements or ())]
-            elif isinstance(obj, Dict) and obj.site.frame.number >= frame.number:
-                parts = [obj.joined, *obj.items.values()]
-            else:
+        todo, seen = list(value), set[int]()  # a dict may hold itself: tree[key] = tree
+        while todo:
+            obj = todo.pop()
+            if id(obj) in seen or not isinstance(obj, (Loader, Dataset, Module, Instance, Seq, Dict)):
                 continue
-            if any(self.makes(part, frame) for part in parts):
+            seen.add(id(obj))
+            if obj.site.frame.number < frame.number:
+                continue
+            if not isinstance(obj, (Seq, Dict)):
                 return True
+            parts = obj.elements or () if isinstance(obj, Seq) else obj.items.values()
+            todo.extend(o for part in (obj.joined, *parts) for o in part)
         return False
 
     def memo_key(self, func: Func, params: dict[str, Value], grad: bool | None) -> object:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.definitions import argument_of
+from ddpify.facts.flow import Flow
 from ddpify.facts.frames import Entry, Event, Frame
 from ddpify.facts.values import Site
 from ddpify.source import dotted
@@ -32,6 +34,24 @@ def never_runs(event: Event) -> bool:
         or any(never_on(e.call, e.frame, chain[:at]) for at, e in enumerate(chain))
         for chain in chains
     )
+
+
+def of_one_process(event: Event, flow: Flow) -> bool:
+    """`if self.world_size > 1: model = DDP(model)`, where the number is 1 whoever asks: nobody gives another."""
+    below, source = event.node, event.frame.source
+    chains = [list(chain) for chain in event.frame.chains(8)]
+    if not chains or not all(isinstance(e.call, cst.Call) for chain in chains for e in chain):
+        return False  # of a function that nothing here calls
+    for above in source.ancestors(event.node):
+        match above:
+            case cst.FunctionDef():
+                return False
+            case cst.If(test=cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(operator=op, comparator=to)])):
+                larger = isinstance(op, (cst.GreaterThan, cst.NotEqual)) and _number(to) == 1
+                if larger and below is above.body and constants(flow.values.get(left, ())) == [1]:
+                    return True
+        below = above
+    return False
 
 
 def ever_made(site: Site) -> bool:

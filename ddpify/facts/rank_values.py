@@ -111,6 +111,8 @@ class RankValues:
                     return any(self.variable(k) for k in keys)
                 if any(self.variable(k) for k in keys) and self.from_environment(value, frame):
                     return True
+                if any(self.of_arguments(k) for k in keys):
+                    return True
                 return any(self.differs(k, frame) for k in keys) or self.differs(value, frame) or self.stored(node)
             case cst.FormattedString(parts=parts):
                 return any(
@@ -180,6 +182,30 @@ class RankValues:
                     found.setdefault(name, []).append(self.kept(given, e.frame))
         self._known.clear()
         self.kept_ranks = {name for name, given in found.items() if True in given and False not in given}
+
+    def of_arguments(self, key: cst.BaseExpression) -> bool:
+        """`config["rank"]`, where `config.update(vars(args))` brought the arguments in."""
+        name = str(key.evaluated_value) if isinstance(key, cst.SimpleString) else ""
+        if not name or not self.merged:
+            return False
+        events = [e for o in self.merged for e in self.definitions.sets.get((id(o), name), ())]
+        found = [d for e in events for d in self.definitions.bound_by(e)]
+        return name in ("local_rank", "rank", "global_rank") or any(map(self.defined_by_rank, found))
+
+    @functools.cached_property
+    def merged(self) -> list[Thing]:
+        """The command line's arguments that a dict of settings takes in: `config.update(vars(args))`."""
+        found: list[Thing] = []
+        for source in self.flow.modules:
+            for call in source.of(cst.Call):
+                match call:
+                    case cst.Call(
+                        func=cst.Attribute(attr=cst.Name(value="update")),
+                        args=[cst.Arg(value=cst.Call(func=cst.Name(value="vars"), args=[given]))],
+                    ):
+                        held = self.flow.values.get(given.value, ())
+                        found.extend(o for o in held if isinstance(o, Thing) and o.name == "namespace")
+        return found
 
     def kept(self, value: cst.BaseExpression, frame: Frame) -> bool | None:
         """Whether what is kept differs; None where it is a number, or True of a run without ranks."""

@@ -174,10 +174,32 @@ def _gathered(facts: Facts, source: Source, node: cst.BaseExpression) -> bool:
     owner = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), source.module)
     name = source.code(node)
     assigned = (n for n in walk(owner) if isinstance(n, cst.Assign))
-    given = [n.value for n in assigned if any(source.code(t.target) == name for t in n.targets)]
-    for call in (n for value in (node, *given) for n in walk(value) if isinstance(n, cst.Call)):
+    given = [n.value for n in assigned if any(name in _names(source, t.target) for t in n.targets)]
+    return any(_gathers(facts, value) for value in (node, *given)) or _alone(facts, source, node)
+
+
+def _names(source: Source, target: cst.BaseExpression) -> list[str]:
+    """What an assignment binds: `all_a, all_b = gather(a, b)`."""
+    parts = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
+    return [source.code(p) for p in parts]
+
+
+def _gathers(facts: Facts, tree: cst.CSTNode) -> bool:
+    for call in (n for n in walk(tree) if isinstance(n, cst.Call)):
         parts = (call.func, call.func.value) if isinstance(call.func, cst.Attribute) else (call.func,)
         for obj in (o for part in parts for o in facts.after.values.get(part, ()) if isinstance(o, (Class, Func))):
             if "all_gather" in obj.source.code(obj.node):
                 return True
+    return False
+
+
+def _alone(facts: Facts, source: Source, node: cst.BaseExpression) -> bool:
+    """The other side of a test whose first one gathers: `if self.world_size > 1: ... else: a @ b.T`."""
+    below: cst.CSTNode = node
+    for above in source.ancestors(node):
+        if isinstance(above, cst.If) and below is above.orelse and _gathers(facts, above.body):
+            return True
+        if isinstance(above, cst.FunctionDef):
+            return False
+        below = above
     return False

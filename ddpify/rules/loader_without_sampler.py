@@ -199,7 +199,7 @@ class LoaderWithoutSampler(Rule):
         # RandomSampler if local_rank == -1 else DistributedSampler
         calls = [o.call for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler) and o.call is not None]
         kinds = [getattr(o, "name", "") for call in calls for o in facts.flow.values.get(call.func, ())]
-        if what and not any("Distributed" in kind for kind in kinds):
+        if what and not any("Distributed" in kind for kind in kinds) and not in_another_way(facts, loader):
             message = f"the {what} of this DataLoader knows nothing of ranks: every rank draws the whole epoch"
             yield self.finding(known.source, known.call, message, left=_OF_A_DRAW)
         sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments

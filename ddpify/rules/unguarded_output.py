@@ -22,7 +22,7 @@ from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
 from ddpify.rules._output import Silenced, silence
-from ddpify.rules._quiet import is_given_rank, print_is_replaced
+from ddpify.rules._quiet import is_given_rank, logs_are_replaced, print_is_replaced
 from ddpify.source import Source
 
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
@@ -191,10 +191,11 @@ class UnguardedOutput(Rule):
             return
         seen: set[int] = set()
         by_rank, replaced = self.logging_by_rank(facts, talk), print_is_replaced(facts)
+        elsewhere = logs_are_replaced(facts)
         for t in talk:
             source = t.call.source
             quiet = t.kind in _NOT_RANKS or is_off(t) or (t.kind.startswith("log") and by_rank)
-            quiet = quiet or (t.call.name == "builtins.print" and replaced)
+            quiet = quiet or (t.call.name == "builtins.print" and replaced) or (t.kind == "log" and elsewhere)
             quiet = quiet or is_below_level(facts, t) or may_be_a_file(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
