@@ -932,7 +932,7 @@ OUTPUT = {
     "import logging\nlevel = logging.INFO\nif rank != 0:\n    level = logging.ERROR\n"
     "logging.basicConfig(level=level, filename=f'{rank}.log')\nlogging.info('begun')": False,
     "import logging\nlevel = logging.INFO\n"
-    "logging.basicConfig(level=level, filename=f'{rank}.log')\nlogging.info('begun')": True,
+    "logging.basicConfig(level=level, filename='all.log')\nlogging.info('begun')": True,
 }
 
 

@@ -182,6 +182,8 @@ class Ranks(RankValues):
     def unrun(self, test: cst.BaseExpression, tree: cst.CSTNode, home: Frame) -> bool:
         """`rank, _ = get_dist_info()` and `if rank == 0: return func(...)`, in a wrapper that the flow does not run."""
         names = {n.value for n in walk(test) if isinstance(n, cst.Name)}
+        if any(type(n) is cst.Call and self.told(n, home, None) for n in walk(test)):
+            return True  # `if get_rank() == 0:`
         for node in walk(tree):
             targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else []
             for target in targets:

@@ -19,10 +19,13 @@ from ddpify.facts.ranks import guarded, ranks
 from ddpify.facts.reads import asks_files, find_reads
 from ddpify.facts.values import Ext, FromWorld, Thing
 from ddpify.facts.workers import in_workers
+from ddpify.facts.writes import find_writes
 from ddpify.rules._guards import guards, joined_group
 from ddpify.source import Source, walk
 
 _DRAWS = ("random.", "numpy.random.", "torch.")
+#: what gives all ranks the same: rank 0's value, or the greatest, the least, all of them
+_AGREES = re.compile(r"torch\.distributed\.(\w+\.)*(broadcast|all_reduce|all_gather)\w*")
 #: one of those that are there
 _PICKS = re.compile(r"(numpy\.)?random\.(choices?|sample|randint|randrange|permutation|shuffle)")
 
@@ -47,6 +50,8 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             continue
         if not facts.converting and id(event.node) in reads and named_chance(held).startswith(_DRAWS):
             continue  # a file of the data, which each rank is meant to draw for itself
+        if not facts.converting and named_chance(held).startswith("tempfile.") and not _left_by_one(facts):
+            continue  # each rank has a folder of its own, and finds in it what it has put there
         found = _spot(facts, path, event)
         if found is not None and id(found.node) not in seen:
             seen.add(id(found.node))
@@ -63,6 +68,16 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
             and (facts.converting or not named_chance(default).startswith(_DRAWS))
         ):
             yield Named(event.node, event.frame.source, named_chance(default), "it is the default of an argument")
+
+
+def _left_by_one(facts: Facts) -> bool:
+    """Whether rank 0 alone writes into a temporary folder: the others look for it in theirs."""
+    for write in find_writes(facts):
+        held = facts.flow.values.get(write.path, ()) if write.path is not None else ()
+        temporary = by_chance(held) and named_chance(held).startswith("tempfile.")
+        if temporary and any(guarded(e, facts.flow) for e in write.call.events):
+            return True
+    return False
 
 
 def _paths(facts: Facts, calls: list[Outside]) -> Iterator[tuple[Event, cst.BaseExpression]]:
@@ -172,7 +187,7 @@ def _is_broadcast(facts: Facts, known: Definitions, node: cst.CSTNode, frame: Fr
 
 def _broadcasts(facts: Facts, node: cst.CSTNode) -> bool:
     values = facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ()
-    return any(isinstance(o, Ext) and o.name.startswith("torch.distributed.") and "broadcast" in o.name for o in values)
+    return any(isinstance(o, Ext) and _AGREES.fullmatch(o.name) for o in values)
 
 
 #: what no two processes get alike

@@ -9,8 +9,8 @@ import libcst as cst
 from ddpify.edits import Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
-from ddpify.facts.definitions import definitions
-from ddpify.facts.frames import Frame
+from ddpify.facts.definitions import argument_of, definitions
+from ddpify.facts.frames import Event, Frame
 from ddpify.facts.ranks import ranks
 from ddpify.facts.values import Ext, Thing
 from ddpify.facts.writes import find_writes
@@ -165,8 +165,10 @@ class RankMixedUp(Rule):
     def arguments(self, facts: Facts) -> Iterator[Finding]:
         if any("LOCAL_RANK" in s.text for s in facts.project.files()) or ranks(facts.flow).spawns:
             return
-        if any(e.name == "local_rank" for e in facts.flow.log.of("set")):
+        if any(e.name == "local_rank" and not _is_itself(e) for e in facts.flow.log.of("set")):
             return
+        if not any(map(_reads_it, facts.project.files())):
+            return  # an argument that nothing asks for does no harm
         inits = [e for e in facts.flow.log.of("external") if e.name.endswith(".init_process_group")]
         if any("rank" in e.extra for e in inits):
             return  # started by hand, each rank with its own number
@@ -193,6 +195,8 @@ class RankMixedUp(Rule):
 
     def devices(self, facts: Facts) -> Iterator[Finding]:
         seen: set[int] = set()
+        if self.on_one_node(facts):
+            return
         for e in facts.flow.log.of("external"):
             if e.name not in ("torch.cuda.set_device", "torch.device") or not isinstance(e.node, cst.Call):
                 continue
@@ -208,6 +212,21 @@ class RankMixedUp(Rule):
                     f"`{code}` takes the rank of the whole job for a GPU of this node",
                     severity=Severity.WARNING,
                 )
+
+    def on_one_node(self, facts: Facts) -> bool:
+        """`mp.spawn(work)` and `init_process_group(rank=rank)` in it: the job has the ranks of this node, no others."""
+        inits = [e for e in facts.flow.log.of("external") if e.name.endswith(".init_process_group")]
+        given = [(a.value, e.frame) for e in inits if isinstance(e.node, cst.Call) for a in e.node.args if _names(a)]
+        return bool(given) and len(given) == len(inits) and all(self.is_spawned(facts, n, f) for n, f in given)
+
+    def is_spawned(self, facts: Facts, node: cst.CSTNode, frame: Frame, depth: int = 4) -> bool:
+        """The number that mp.spawn gives, as it is: `node * gpus + rank` is one of several nodes."""
+        if not isinstance(node, cst.Name) or depth == 0 or node.value in frame.assigned:
+            return False
+        if ranks(facts.flow).spawned_rank(node.value, frame):
+            return True
+        given = [(argument_of(e.call, frame, node.value), e.frame) for e in frame.entries]
+        return bool(given) and all(a is not None and self.is_spawned(facts, a, f, depth - 1) for a, f in given)
 
     def is_global(self, facts: Facts, node: cst.CSTNode, frame: Frame) -> bool:
         """`dist.get_rank()`, `int(os.environ["RANK"])`, by whatever names."""
@@ -274,3 +293,25 @@ def _frame_of(facts: Facts, source: Source, node: cst.CSTNode) -> Frame | None:
 def _gives_rank(facts: Facts, call: cst.Call) -> bool:
     held = facts.flow.values.get(call.func, ())
     return any(isinstance(o, Ext) and o.name == "torch.distributed.get_rank" for o in held)
+
+
+def _names(arg: cst.Arg) -> bool:
+    return arg.keyword is not None and arg.keyword.value == "rank"
+
+
+def _is_itself(e: Event) -> bool:
+    """`comm.local_rank = args.local_rank`, `self.local_rank = 0`: no other place that the number comes from."""
+    stmt = e.stmt
+    value = stmt.value if isinstance(stmt, (cst.Assign, cst.AnnAssign)) else None
+    return isinstance(value, cst.Integer) or (isinstance(value, cst.Attribute) and value.attr.value == "local_rank")
+
+
+def _reads_it(source: Source) -> bool:
+    """`args.local_rank` where it is asked for, or all arguments together: `vars(args)`, `train(**args)`."""
+    if "local_rank" not in source.text:
+        return False
+    asked = (n for n in source.of(cst.Attribute) if n.attr.value == "local_rank")
+    if any(not isinstance(source.parents.get(n), cst.AssignTarget) for n in asked):
+        return True
+    words = (n for n in source.of(cst.SimpleString) if n.evaluated_value == "local_rank")
+    return any(True for _ in words) or "vars(" in source.text

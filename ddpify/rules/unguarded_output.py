@@ -10,7 +10,6 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.caches import finds_cache
 from ddpify.facts.first import by_one
-from ddpify.facts.frames import Event
 from ddpify.facts.locality import locality
 from ddpify.facts.outside import holding
 from ddpify.facts.placing import following
@@ -21,24 +20,12 @@ from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._by_rank import for_rank_0
 from ddpify.rules._handles import opened_null
 from ddpify.rules._launchers import printed_by_fire
+from ddpify.rules._loggers import logging_by_rank, set_up_elsewhere
 from ddpify.rules._output import Silenced, silence
-from ddpify.rules._quiet import is_given_rank, logs_are_replaced, print_is_replaced
+from ddpify.rules._quiet import logs_are_replaced, print_is_replaced
 from ddpify.source import Source
 
 _NOT_RANKS = frozenset({"shell", "code", "input", "tracker"})
-
-
-def _asks_first(arg: cst.Arg, e: Event) -> bool:
-    """`logger.setLevel(level if rank == 0 else "ERROR")`, of a parameter: who says so means the rank."""
-    if not isinstance(arg.value, cst.IfExp) or e.frame.func is None:
-        return False
-    params = {p.name.value for p in e.frame.func.node.params.params}
-    match arg.value.test:
-        case cst.Comparison(
-            left=cst.Name(value=name), comparisons=[cst.ComparisonTarget(comparator=cst.Integer(value="0"))]
-        ):
-            return name in params
-    return False
 
 
 def _fails(source: Source, stmt: cst.CSTNode) -> bool:
@@ -50,13 +37,6 @@ def _fails(source: Source, stmt: cst.CSTNode) -> bool:
 
 
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
-#: what sets up loggers, besides the functions of logging
-_SETTINGS = frozenset(
-    {
-        *("setLevel", "addHandler", "basicConfig", "disable", "addFilter"),
-        *("loguru.logger.add", "loguru.logger.remove", "loguru.logger.configure", "loguru.logger.disable"),
-    }
-)
 
 
 class UnguardedOutput(Rule):
@@ -64,7 +44,8 @@ class UnguardedOutput(Rule):
 
     ## What it does
     Finds `print`, progress bars, logging, plots, TensorBoard writers, wandb runs and `input()` that no test of
-    the rank stands around. A message that names the rank is fine.
+    the rank stands around. A message that names the rank is fine, and so is one whose handler or format does. Of
+    loggers in functions that only other files call, nothing is said unless the file sets their level.
 
     ## Why is this bad?
     Every line, bar, event file and run is there once per rank; a question to the user ends in an EOFError on
@@ -190,12 +171,13 @@ class UnguardedOutput(Rule):
             yield from self.convert(facts, talk)
             return
         seen: set[int] = set()
-        by_rank, replaced = self.logging_by_rank(facts, talk), print_is_replaced(facts)
+        by_rank, replaced = logging_by_rank(facts, talk), print_is_replaced(facts)
         elsewhere = logs_are_replaced(facts)
         for t in talk:
             source = t.call.source
             quiet = t.kind in _NOT_RANKS or is_off(t) or (t.kind.startswith("log") and by_rank)
             quiet = quiet or (t.call.name == "builtins.print" and replaced) or (t.kind == "log" and elsewhere)
+            quiet = quiet or (t.kind == "log" and set_up_elsewhere(facts, t))
             quiet = quiet or is_below_level(facts, t) or may_be_a_file(facts, t)
             if not facts.editable(source) or quiet or self.is_safe(facts, t) or self.dies(facts, t):
                 continue
@@ -308,28 +290,10 @@ class UnguardedOutput(Rule):
         stream = any(isinstance(o, Ext) and o.name.startswith("sys.") for o in facts.flow.values.get(target, ()))
         return not stream and (not facts.converting or opened_null(t.call, target, facts))
 
-    def logging_by_rank(self, facts: Facts, talk: list[Talk]) -> bool:
-        """Whether levels or handlers are set by rank somewhere."""
-        for e in facts.flow.log.of("external", "method"):
-            settings = e.name.startswith("logging.") or e.name in _SETTINGS
-            level = [a.value for a in e.node.args if _is_level(a)] if isinstance(e.node, cst.Call) and settings else []
-            if any(depends_on_rank(value, e.frame, facts.flow) for value in level):
-                return True  # basicConfig(level=level, filename="train.log")
-            told = not e.name.startswith("loguru.") and any(e in t.call.events for t in talk)
-            if settings and isinstance(e.node, cst.Call) and not told:
-                named = any(depends_on_rank(a.value, e.frame, facts.flow) or _asks_first(a, e) for a in e.node.args)
-                if named or guarded(e, facts.flow) or is_given_rank(facts, e):
-                    return True
-        return False
-
-
-def _is_level(arg: cst.Arg) -> bool:
-    return arg.keyword is not None and arg.keyword.value == "level"
-
 
 def _in_handler_that_raises(source: Source, stmt: cst.CSTNode) -> bool:
-    """`except Exception: logger.error(...); raise`: whichever rank it happens to has to say so."""
+    """`except Exception: logger.error(...); raise`, or sys.exit(1): whichever rank it happens to has to say so."""
     handler = next((a for a in source.ancestors(stmt) if isinstance(a, (cst.ExceptHandler, cst.FunctionDef))), None)
     body = handler.body.body if isinstance(handler, cst.ExceptHandler) else ()
     last = body[-1] if body else None
-    return isinstance(last, cst.SimpleStatementLine) and isinstance(last.body[-1], cst.Raise)
+    return isinstance(last, cst.SimpleStatementLine) and _fails(source, last.body[-1])
