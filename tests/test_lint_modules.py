@@ -60,7 +60,7 @@ def test_a_module_is_linted_as_its_script_uses_it(here: Path) -> None:
     assert lint("train.py") == ["keep.py:5 DDP401"]
     Path("train.py").write_text(script('if dist.get_rank() == 0:\n    keep.save(model, "a.pt")'))
     assert lint("train.py") == []
-    Path("train.py").write_text(script('keep.load("a.pt")\nmodel.cuda()'))
+    Path("train.py").write_text(script('model.module.load_state_dict(keep.load("a.pt"))\nmodel.cuda()'))
     assert lint("train.py") == ["keep.py:9 DDP105"]
 
 

@@ -223,6 +223,66 @@ CASES: dict[str, tuple[str, set[str]]] = {
         set(),
     ),
     "the state of an optimizer": ('optimizer.load_state_dict(torch.load("optimizer.pt"))', {"DDP105"}),
+    "samples of a file": (
+        """
+        class Scenes(torch.utils.data.Dataset):
+            def __init__(self, names):
+                self.names = names
+            def load(self, name):
+                table = torch.load(name)
+                return table[0], table[1]
+            def __getitem__(self, at):
+                return self.load(self.names[at])
+        scenes = Scenes(["a.pt", "b.pt"])
+        points, kinds = scenes.load("a.pt")
+        """,
+        set(),
+    ),
+    "words of a cache that the script makes": (
+        """
+        def words(path):
+            if os.path.exists("words.pt"):
+                known = torch.load("words.pt")
+            else:
+                known = open(path).read().split()
+                if rank == 0:
+                    torch.save(known, "words.pt")
+            return known
+        count = len(words("words.txt"))
+        """,
+        set(),
+    ),
+    "weights that a function reads": (
+        """
+        def read(path):
+            saved = torch.load(path)
+            return saved["model"]
+        def fill(module, state):
+            own = module.state_dict()
+            for key, value in state.items():
+                own[key] = value
+            module.load_state_dict(own)
+        fill(net, read("first.pt"))
+        """,
+        {"DDP105"},
+    ),
+    "a model that was saved whole": (
+        """
+        teacher = torch.load("teacher.pt")
+        teacher.eval()
+        """,
+        {"DDP105"},
+    ),
+    "what another rank sent": (
+        """
+        import io
+        sent = [None] * world
+        dist.all_gather_object(sent, rank)
+        buffer = io.BytesIO(bytes(sent[0]))
+        told = torch.load(buffer)
+        """,
+        {"DDP105"},
+    ),
     "the logger of mmcv": (
         "from mmcv.utils import get_logger\nlogger = get_logger('train', 'train.log')\nlogger.info('begun')",
         set(),

@@ -48,17 +48,17 @@ def is_schedule(facts: Facts, call: Outside) -> bool:
 
 def from_cpu(facts: Facts, path: cst.BaseExpression, frames: list[Frame]) -> bool:
     """Whether the program writes a file of this name itself, and only with what it has brought to the CPU."""
-    name = next((n for f in frames for n in _file_names(facts, path, f)), "")
+    name = next((n for f in frames for n in file_names(facts, path, f)), "")
     saved = [c for c in facts.cached("outside", outside_calls) if name and c.name == "torch.save" and c.events]
     of_name = []
     for call in saved:
         place = call.argument(1, "f")
-        if place is not None and name in {n for e in call.events for n in _file_names(facts, place, e.frame)}:
+        if place is not None and name in {n for e in call.events for n in file_names(facts, place, e.frame)}:
             of_name.append(call)
     return bool(of_name) and all(_is_on_cpu(facts, c) for c in of_name)
 
 
-def _file_names(facts: Facts, path: cst.BaseExpression, frame: Frame) -> Iterator[str]:
+def file_names(facts: Facts, path: cst.BaseExpression, frame: Frame) -> Iterator[str]:
     """The last literal part of a path: `"net.pt"` of `os.path.join(folder, "net.pt")`."""
     for node, _ in definitions(facts.flow).sources(path, frame):
         if isinstance(node, cst.Call) and node.args:

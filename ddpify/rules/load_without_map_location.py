@@ -20,6 +20,7 @@ from ddpify.facts.values import Const, Device, Value
 from ddpify.facts.workers import in_workers
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._loads import from_cpu, is_schedule, maps_beside
+from ddpify.rules._weights import loads_weights
 from ddpify.source import walk
 
 _DEVICE = re.compile(r"(cuda|cpu|mps|xpu)(:\d+)?")
@@ -95,7 +96,7 @@ class LoadWithoutMapLocation(Rule):
                 else f"every rank loads `{path}` onto one GPU"
             )
             if not facts.converting:
-                if facts.editable(call.source) and not self.is_right(facts, call):
+                if facts.editable(call.source) and not self.is_right(facts, call, given):
                     yield self.finding(call.source, call.node, message, self.given(call, given, '"cpu"'))
             elif not facts.editable(call.source):
                 if call.events:
@@ -109,14 +110,16 @@ class LoadWithoutMapLocation(Rule):
                 edit = self.given(call, given, self.device(facts, call))
                 yield self.finding(call.source, call.node, message, edit, reason="each rank loads onto its own device")
 
-    def is_right(self, facts: Facts, call: Outside) -> bool:
-        """A file of the rank's own or of the CPU, samples that workers load, what one process loads."""
+    def is_right(self, facts: Facts, call: Outside, given: cst.BaseExpression | None) -> bool:
+        """A file of the rank's own or of the CPU, no weights, samples that workers load, what one process loads."""
         path = call.node.args[0].value if call.node.args else None
         home = facts.flow.modules.get(call.source)
         frames = [e.frame for e in call.events] or ([home] if home is not None else [])
         if path is not None and frames and all(depends_on_rank(path, frame, facts.flow) for frame in frames):
             return True
         if maps_beside(call) or is_schedule(facts, call) or (path is not None and from_cpu(facts, path, frames)):
+            return True
+        if given is None and not loads_weights(facts, call, path, frames):
             return True
         return bool(call.events) and all(
             in_workers(facts, e) or on_some_ranks(e, facts.flow) or of_no_caller(e, facts.flow) for e in call.events

@@ -104,7 +104,8 @@ def test_a_script_without_gpus_is_left_alone() -> None:
     [("torch.load('a')", 1), ("torch.load('a', map_location='cpu')", 0), ("torch.load('a', map_location='cuda:0')", 1)],
 )
 def test_lint(call: str, count: int) -> None:
-    code = f"import torch\nimport torch.distributed as dist\ntorch.cuda.set_device(dist.get_rank())\nstate = {call}"
+    code = "import torch\nimport torch.distributed as dist\ntorch.cuda.set_device(dist.get_rank())\n"
+    code += f"net = torch.nn.Linear(1, 1)\nstate = {call}\nnet.load_state_dict(state)"
     assert len(linted(code, CODE)) == count
 
 
