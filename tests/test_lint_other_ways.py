@@ -223,6 +223,35 @@ CASES: dict[str, tuple[str, set[str]]] = {
         set(),
     ),
     "the state of an optimizer": ('optimizer.load_state_dict(torch.load("optimizer.pt"))', {"DDP105"}),
+    "an engine that keeps its checkpoints itself": (
+        """
+        def keep(model, scaler, epoch):
+            if scaler is not None:
+                if rank == 0:
+                    torch.save(model.module.state_dict(), "net.pt")
+            else:
+                model.save_checkpoint("out", tag=f"epoch-{epoch}")
+        keep(model, None, 3)
+        """,
+        set(),
+    ),
+    "a model that keeps its checkpoints itself": (
+        """
+        class Kept(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(8, 1)
+            def forward(self, x):
+                return self.layer(x)
+            def save_checkpoint(self, folder):
+                torch.save(self.state_dict(), folder + "/net.pt")
+        kept = DDP(Kept().cuda(), device_ids=[local_rank])
+        train(kept, 0)
+        if rank == 0:
+            kept.save_checkpoint("out")
+        """,
+        {"DDP202"},
+    ),
     "samples of a file": (
         """
         class Scenes(torch.utils.data.Dataset):

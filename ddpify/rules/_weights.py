@@ -150,8 +150,8 @@ def _bound(
         for e in target.elements:
             yield from _bound(order, source, e.value, node)
         return
-    if isinstance(target, cst.Attribute) and target.attr.value == "data":
-        yield None
+    if isinstance(target, cst.Attribute) and target.attr.value == "data" and dotted(target.value) != "self":
+        yield None  # parameter.data = ...
     while isinstance(target, cst.Subscript):
         target = target.value
     yield from order.uses.behind(source, target, node)

@@ -77,6 +77,16 @@ def raw_findings(rule: Rule, facts: Facts, why: tuple[str, ...], reason: str) ->
         yield rule.finding(raw.source, raw.node, message, *raw_edits(facts, raw), reason=reason)
 
 
+#: what DeepSpeed's engine is asked for, which takes the wrapper's place under a flag, and no nn.Module
+_OF_ENGINE = frozenset({"save_checkpoint", "load_checkpoint", "backward", "step", "gradient_accumulation_steps"}) | {
+    "is_gradient_accumulation_boundary",
+    "save_16bit_model",
+    "train_batch",
+    "global_steps",
+    "micro_steps",
+}
+
+
 class AttributeThroughWrapper(Rule):
     """An attribute or method of the model is asked of the DDP wrapper.
 
@@ -250,6 +260,8 @@ class AttributeThroughWrapper(Rule):
         base = e.node.value if isinstance(e.node, (cst.Attribute, cst.Subscript)) else e.node
         inner = [m for m in e.obj.module if isinstance(m, Module)] if isinstance(e.obj, Wrapped) else []
         own = any(e.name in m.fields or (m.cls is not None and m.cls.member(e.name)) for m in inner)
+        if not own and e.kind == "attribute" and e.name in _OF_ENGINE:
+            return True
         held = facts.flow.values.get(base, ())
         if not held and isinstance(base, cst.Name):
             held = e.frame.scope.names.get(base.value, ())  # the target of an assignment is not evaluated

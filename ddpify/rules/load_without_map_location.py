@@ -33,7 +33,8 @@ class LoadWithoutMapLocation(Rule):
     """A checkpoint is loaded onto the GPU it was saved from, by every rank.
 
     ## What it does
-    Finds `torch.load` without `map_location`, or with a fixed GPU in it, in a script that uses GPUs.
+    Finds `torch.load` without `map_location`, or with a fixed GPU in it, in a script that uses GPUs; in one that is
+    distributed already, without `map_location` only where weights or the state of an optimizer are loaded.
 
     ## Why is this bad?
     Tensors come back on the device they were saved from: every rank puts them on GPU 0, which runs out of
@@ -53,11 +54,11 @@ class LoadWithoutMapLocation(Rule):
     good = (
         Good(
             'device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))\n'
-            'state = torch.load("best.pt", map_location=device)'
+            'state = torch.load("best.pt", map_location=device)\nmodel.load_state_dict(state)'
         ),
     )
     bad = (
-        Bad('model.cuda()\nstate = torch.load("best.pt")'),
+        Bad('model.cuda()\nstate = torch.load("best.pt")\nmodel.load_state_dict(state)'),
         Bad('model.cuda()\nstate = torch.load("best.pt", map_location="cuda:0")'),
     )
     converts = (
