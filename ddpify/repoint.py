@@ -208,7 +208,7 @@ def _in_two(project: Project, source: Source, stmt: cst.ImportFrom, moved: list[
             renamed = _renamed(project, source, stmt, alias, moved, suffix) or dotted(alias.name)
             inner.append(renamed + (f" as {dotted(alias.asname.name)}" if alias.asname is not None else ""))
     alone = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-    between = f"\n{source.text[source.line_start(source.line(stmt)) : start]}" if alone else "; "
+    between = f"{source.newline}{source.text[source.line_start(source.line(stmt)) : start]}" if alone else "; "
     first = f"from {_module(stmt)}{suffix} import {', '.join(names)}"
     return Replace(source, stmt, f"{first}{between}from {_module(stmt)} import {', '.join(inner)}")
 

@@ -67,7 +67,7 @@ def blank(text: str) -> str:
 
 
 #: scripts that say the names of their attributes in texts: `getattr(self, "net" + name)`
-NAMES_IN_TEXTS = frozenset({"translators_in_a_cycle"})
+NAMES_IN_TEXTS = frozenset({"networks_by_settings", "translators_in_a_cycle"})
 
 
 @each(case for case in CONVERTED if case.name not in NAMES_IN_TEXTS)
@@ -77,7 +77,8 @@ def test_names_mean_nothing(case: Case) -> None:
     other = renamed_files(texts)
     assert {name: blank(text) for name, text in other.items()} == {name: blank(text) for name, text in texts.items()}
     for name, text in texts.items():
-        assert len(bound(other[name]) - bound(text)) > (9 if name == "before.py" else 2)
+        imports = all(isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.parse(text).body)
+        assert imports or len(bound(other[name]) - bound(text)) > (9 if name == "before.py" else 2)
     assert told(other, sources) == places(conversion(case))
 
 

@@ -79,7 +79,7 @@ UNREACHED = {
     ("convert.missing", "Refused"): "a gap in the rules",
     ("convert.self_check", "Refused"): "a fault",
     ("repoint._check_package", ""): "tests/test_several_files.py",
-    ("repoint._from", ""): "tests/test_several_files.py",
+    ("repoint._in_two", ""): "tests/test_several_files.py",
     ("repoint._plain", ""): "tests/test_several_files.py",
     ("repoint._refuse_dotted", ""): "tests/test_several_files.py",
     ("repoint._refuse", ""): "tests/test_several_files.py",

@@ -159,11 +159,11 @@ class DeviceNotPerRank(Rule):
         source, stmt = found
         names = facts.names_of(source)
         torch = names["torch"]
-        lines = (
-            f"if {torch}.cuda.is_available():  # used while this module is imported, before the set-up",
-            f'    {torch}.cuda.set_device(int({names["os"]}.environ.get("LOCAL_RANK", 0)))',
+        block = (
+            f"if {torch}.cuda.is_available():  # used while this module is imported, before the set-up\n"
+            f'    {torch}.cuda.set_device(int({names["os"]}.environ.get("LOCAL_RANK", 0)))'
         )
-        edits = (InsertBefore(source, stmt, lines), AddImport(source, "torch"), AddImport(source, "os"))
+        edits = (InsertBefore(source, stmt, (block,)), AddImport(source, "torch"), AddImport(source, "os"))
         message = "the module uses a GPU while it is imported, which is before the set-up"
         yield self.finding(source, stmt, message, *edits, reason="bound before it is used: all ranks had GPU 0")
 
