@@ -10,6 +10,7 @@ from ddpify.facts.contents import constants, join
 from ddpify.facts.frames import Frame, Loop
 from ddpify.facts.importing import Importing
 from ddpify.facts.narrowing import choose, narrowed
+from ddpify.facts.settings import is_setting
 from ddpify.facts.values import (
     UNKNOWN,
     Class,
@@ -120,6 +121,8 @@ class Paths(Importing):
     def branch(self, stmt: cst.If, frame: Frame) -> bool:
         test = self.expr(stmt.test, frame)
         known = self.truth(test)
+        if known is not None and is_setting(stmt, frame):
+            known = None
         self.under.append(stmt)
         try:
             if known is True:

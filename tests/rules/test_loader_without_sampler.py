@@ -322,3 +322,31 @@ def test_a_dataset_in_a_loader_in_a_loop_is_made_once() -> None:
 def test_only_a_loader_that_trains_is_asked_whether_it_has_a_batch(makes: str, test: str) -> None:
     """An evaluation of fewer samples than one batch was no error before, and is none on ranks."""
     assert f"{test}\n" in gives(makes)
+
+
+SETTING = """
+{setting}
+more = TensorDataset(torch.ones(18, 4))
+if {test}:
+    loader = DataLoader(more, batch_size=2, shuffle=True)
+else:
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "test", "both"),
+    [
+        ("KIND = 'small'", "KIND == 'large'", True),
+        ("LARGE = False", "LARGE", True),
+        ("LARGE = True", "not LARGE", True),
+        ("size = 3", "size > 5", True),
+        ("LARGE = False\nLARGE = len('a') > 2", "False and LARGE", False),
+        ("class Of:\n    LARGE = False", "Of.LARGE", False),
+    ],
+)
+def test_both_ways_of_a_setting_are_converted(setting: str, test: str, both: bool) -> None:
+    """`KIND = "small"` at the top of a file is there to be changed."""
+    result = edited(script(before=SETTING.format(setting=setting, test=test)), "DDP301")
+    assert ("loader = DataLoader(more, batch_size=2, sampler=DistributedSampler(more))" in result.text) == both
+    assert result.text.count("DistributedSampler(") == 1 + both
