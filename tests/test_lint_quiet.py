@@ -141,6 +141,32 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP403"},
     ),
+    "a loop over what rank 0 alone has": (
+        """
+        results, best = {}, []
+        for epoch in range(2):
+            if rank == 0:
+                results.setdefault("loss", []).append(epoch)
+                best.append(epoch)
+        for name, given in sorted(results.items()):
+            print(name, given)
+        for number in best:
+            print(number)
+        """,
+        set(),
+    ),
+    "a loop over what every rank has, too": (
+        """
+        results = {}
+        for epoch in range(2):
+            if rank == 0:
+                results["loss"] = epoch
+        results["epochs"] = 2
+        for name in results:
+            print(name)
+        """,
+        {"DDP402"},
+    ),
     "each rank unpacks for itself": (
         """
         import tempfile

@@ -9,6 +9,7 @@ import libcst as cst
 
 from ddpify.facts.caches import in_cache
 from ddpify.facts.fetches import makes_dataset
+from ddpify.facts.filled import over_nothing
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.given_ranks import never_runs
 from ddpify.facts.ranks import guarded, ranks
@@ -65,7 +66,7 @@ def by_one(facts: Facts, event: Event) -> bool:
         or goes_first(facts, event)
         or in_cache(event, facts)
         or _in_download(event, facts)
-        or (not facts.converting and (_in_lock(facts, event) or never_runs(event)))
+        or (not facts.converting and (_in_lock(facts, event) or never_runs(event) or over_nothing(event, facts.flow)))
     )
 
 
