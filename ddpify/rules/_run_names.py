@@ -127,6 +127,8 @@ def _spot(facts: Facts, path: cst.BaseExpression, event: Event) -> Named | None:
     way = list(ways_of_chance(facts.flow, known, path, event.frame))
     if any(_is_broadcast(facts, known, node, frame) for node, frame, _ in way):
         return None
+    if not facts.converting and not any(makes_chance(facts.flow, node) for node, _, _ in way):
+        return None  # the way from the clock to the path is not seen, nor what makes the name alike on it
     what = named_chance(facts.flow.values.get(path, ()))
     best: Named | None = None
     origin = False  # it is where time or chance comes in
