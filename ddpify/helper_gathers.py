@@ -1,4 +1,4 @@
-"""The helpers that put together what each process has of an evaluation: lists and arrays."""
+"""The helpers that deal out an evaluation, and put together what each process has of it: lists and arrays."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ def rows(options: frozenset[str]) -> str:
 
 
 TEXTS = {
+    "batches_of_rank": '''
+def <batches_of_rank>(loader):
+    """A loader of this process's batches: every batch stays as it was, and one process reads it."""
+    batches = [list(loader.batch_sampler)]
+    <dist>.broadcast_object_list(batches, src=0)
+    return <torch>.utils.data.DataLoader(
+        loader.dataset,
+        batch_sampler=batches[0][<dist>.get_rank()::<dist>.get_world_size()],
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        worker_init_fn=loader.worker_init_fn,
+    )
+''',
     "merge_rows": '''
 def <merge_rows>(rows):
     """Fill in the rows that other processes have written; all rows began as zeros."""

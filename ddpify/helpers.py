@@ -45,6 +45,7 @@ _NAMES = {
     "rows_of_all": ("rows_of_all", "rows_of_all_ranks"),
     "share_of_rank": ("share_of_rank", "share_of_this_rank"),
     "per_process": ("per_process", "size_per_process"),
+    "batches_of_rank": ("batches_of_rank", "batches_of_this_rank"),
     "device": ("device", "ddp_device"),
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
@@ -213,6 +214,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rows_of_all": (("torch", "dist"), ("all_reduce_sum",)),
     "share_of_rank": (("DistributedSampler",), ()),
     "per_process": (("dist",), ()),
+    "batches_of_rank": (("torch", "dist"), ()),
     **helper_classes.NEEDS,
 }
 ORDER = tuple(NEEDS)

@@ -26,6 +26,7 @@ SHAPES = (
     Shape("heads_over_sentences"),
     Shape("meters_and_patience"),
     Shape("numbers_in_containers"),
+    Shape("options_at_run_time"),
     Shape("pairs_counted", own="train"),
     Shape("parts_that_train"),
     Shape("per_class_counts"),
@@ -388,6 +389,17 @@ DAMAGES = (
         "rows_by_index",
         (("        merge_rows(losses)\n", ""),),
         "epoch .* and not",
+    ),
+    Damage(
+        "a loader made with options is read by every rank, and its counts are added up",
+        "options_at_run_time",
+        (
+            (
+                "counted = batches_of_rank(DataLoader(points(23, 2), **held))",
+                "counted = DataLoader(points(23, 2), **held)",
+            ),
+        ),
+        "right .* and not",
     ),
     Damage(
         "the meter of an evaluation is one shard's",

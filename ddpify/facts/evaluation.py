@@ -15,7 +15,7 @@ from ddpify.facts.roles import loaders_in
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.facts.shares import line_of
 from ddpify.facts.summaries import loader_argument
-from ddpify.facts.values import Loader
+from ddpify.facts.values import Ext, Loader
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -60,13 +60,40 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
         "it drops its last batch" if known.drop_last is not False else ""
     )
     per_batch = per_batch or next((how for lp in over if (how := counts_on_size(lp, known.source, size))), "")
+    if not per_batch and _by_options(known):
+        per_batch = "its arguments are known at run time only"
     if not per_batch:
         return Evaluation(loader, known, "sample", "", over)
     if entry := _by_sample(over):
         return Evaluation(loader, known, "all", f"{per_batch}, and `{entry}` gets an entry for each sample", over)
+    if known.splat is not None and _is_torchs(facts, known):
+        asked = _asked(facts, loader)
+        return Evaluation(loader, known, "all" if asked else "batch", asked or per_batch, over)
     if size is None or known.splat is not None or known.drop_last is None:
         return Evaluation(loader, known, "all", per_batch + ", and its batches are made at run time", over)
     return Evaluation(loader, known, "batch", per_batch, over, size)
+
+
+def _by_options(known: LoaderFacts) -> bool:
+    """`DataLoader(data, **options)`, of options that are known at run time only: it is made, and then made again."""
+    return known.splat is not None and known.loader.unknown_splat
+
+
+def _asked(facts: Facts, loader: Loader) -> str:
+    """`loader.batch_size`: the line that asks for what a loader with whole batches of its own does not know."""
+    for source in facts.project.files():
+        for n in source.of(cst.Attribute):
+            if n.attr.value in ("batch_size", "sampler", "drop_last") and loader in loaders_in(
+                facts.flow.values.get(n.value, ())
+            ):
+                return f"{line_of(facts, source, n)} asks for `{source.code(n)}`"
+    return ""
+
+
+def _is_torchs(facts: Facts, known: LoaderFacts) -> bool:
+    """Whether it is a DataLoader of torch itself; what another class does besides would be lost."""
+    held = facts.flow.values.get(known.call.func, ())
+    return bool(held) and all(isinstance(o, Ext) and o.name.startswith("torch.utils.data.") for o in held)
 
 
 def _taken(facts: Facts, loader: Loader) -> str:
@@ -154,7 +181,7 @@ def _reason(facts: Facts, loader: Loader, known: LoaderFacts | None, over: tuple
         return "it has a batch sampler of its own"
     if not known.is_simple and not isinstance(known.dataset, cst.Call):
         return "its dataset has no name of its own"
-    if (known.splat is not None and loader.unknown_splat) or any(a.star == "*" for a in known.call.args):
+    if any(a.star == "*" for a in known.call.args) or (_by_options(known) and not _is_torchs(facts, known)):
         return "its arguments are known at run time only"
     if not over:
         return "it is read in a way that could not be followed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddpify.edits import AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument, Surround
+from ddpify.edits import AddHelper, AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.evaluation import Evaluation, evaluations
@@ -163,6 +163,9 @@ class EvaluationNotExact(Rule):
         known = e.known
         assert known is not None
         names = facts.names_of(known.source)
+        if e.batch_size is None:
+            made = Surround(known.source, known.call, f"{names['batches_of_rank']}(", ")")
+            return [made, AddHelper(known.source, "batches_of_rank")]
         dist = names["dist"]
         assert known.dataset is not None
         assert e.batch_size is not None

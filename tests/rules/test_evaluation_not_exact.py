@@ -125,6 +125,41 @@ def test_options_of_a_loader_dealt_out_by_batch_stay(rest: str, left: str) -> No
     assert f"held = DataLoader(held_set, {left}batch_sampler=val_batches)" in result.text
 
 
+@pytest.mark.parametrize(
+    ("step", "end"), [(ADD, "total / len(loader)"), ("total += (model(x) - y).abs().sum().item()", "total / 9")]
+)
+def test_a_loader_whose_options_are_known_at_run_time_is_made_again(step: str, end: str) -> None:
+    """Whole batches of it, whatever its options say of their size, their order and the last one."""
+    before = BATCHES.format(start="", loop="x, y in loader", step=step, end=end)
+    before = before.replace("held_set, batch_size=4", "held_set, **json.load(open('options.json'))")
+    result = edited(
+        script(imports="import json", before=before, inside="print(score(model, held))"), "DDP304", "DDP501"
+    )
+    assert "held = batches_of_rank(DataLoader(held_set, **json.load(open('options.json'))))" in result.text
+    assert "all_reduce_sum(total" in result.text
+
+
+def test_a_loader_that_is_asked_for_its_batch_size_is_not_made_again() -> None:
+    """With a batch sampler of its own it knows of none, and `len(loader) * None` ends the run."""
+    before = BATCHES.format(start="", loop="x, y in loader", step=ADD, end="total / (len(loader) * loader.batch_size)")
+    before = before.replace("held_set, batch_size=4", "held_set, **json.load(open('options.json'))")
+    result = edited(
+        script(imports="import json", before=before, inside="print(score(model, held))"), "DDP304", "DDP501"
+    )
+    assert "batches_of_rank" not in result.text
+    assert any("asks for `loader.batch_size`" in message for message in result.left), result.left
+
+
+def test_a_loader_of_a_class_of_the_scripts_own_is_not_made_again() -> None:
+    own = "class Reader(DataLoader):\n    pass"
+    before = BATCHES.format(start="", loop="x, y in loader", step=ADD, end="total / len(loader)")
+    before = before.replace(
+        "= DataLoader(held_set, batch_size=4", "= Reader(held_set, **json.load(open('options.json'))"
+    )
+    text = script(imports="import json", functions=own, before=before, inside="print(score(model, held))")
+    assert "batches_of_rank" not in edited(text, "DDP304").text
+
+
 def test_a_loader_with_unknown_places_is_read_in_full() -> None:
     before = BATCHES.format(start="", loop="x, y in loader", step=ADD, end="total / len(loader)")
     before = before.replace("held_set, batch_size=4", "held_set, *map(int, os.environ['SIZE'].split())")
