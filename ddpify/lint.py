@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ddpify.facts import Facts, collect
 from ddpify.facts.frames import Event
-from ddpify.facts.given_ranks import of_one_process
+from ddpify.facts.given_ranks import joins_alone, of_one_process
 from ddpify.facts.values import Wrapped
 from ddpify.files import may_matter
 from ddpify.plan import ask_rules
@@ -60,6 +60,9 @@ def what_distributes(facts: Facts, alone: bool = False) -> Event | None:
     own = [
         e for e in facts.flow.log.of("new", "external") if e.seq < facts.flow.main_end or e.frame.source is facts.source
     ]
-    found = (e for e in own if isinstance(e.obj, Wrapped) or e.name in names)
+    found = [e for e in own if isinstance(e.obj, Wrapped) or e.name in names]
+    joins = [e for e in found if e.name in names]
+    if not alone and joins and all(map(joins_alone, joins)):
+        return None
     # model = DDP(model) if world_size > 1, of a trainer that nobody tells of others
     return next((e for e in found if alone or e.name in names or not of_one_process(e, facts.flow)), None)

@@ -662,3 +662,19 @@ def test_a_dict_that_holds_itself() -> None:
     dist.destroy_process_group()
     """
     assert lines(code, "DDP402") == ["print(first, second)"]
+
+
+@pytest.mark.parametrize(("size", "wrong"), [("1", False), ("2", True), ("int(os.environ['N'])", True)])
+def test_a_group_of_one_process(size: str, wrong: bool) -> None:
+    code = f"""
+    dist.init_process_group("gloo", rank=0, world_size={size}, store=dist.HashStore())
+    steps(DDP(nn.Linear(4, 1)))
+    print("done")
+    """
+    assert (
+        lines(code, "DDP102", "DDP402")
+        == ['print("done")', f'dist.init_process_group("gloo", rank=0, world_size={size}, store=dist.HashStore())'][
+            ::-1
+        ]
+        * wrong
+    )

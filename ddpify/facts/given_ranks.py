@@ -54,6 +54,12 @@ def of_one_process(event: Event, flow: Flow) -> bool:
     return False
 
 
+def joins_alone(event: Event) -> bool:
+    """`init_process_group("gloo", rank=0, world_size=1, ...)`: a group for what a library asks of it, and no others."""
+    args = event.node.args if isinstance(event.node, cst.Call) else ()
+    return any(a.keyword is not None and a.keyword.value == "world_size" and _number(a.value) == 1 for a in args)
+
+
 def ever_made(site: Site) -> bool:
     """`DistributedSampler(data) if rank != -1 else None`: is there a way here on which it is made?"""
     chains = list(site.frame.chains())
