@@ -678,3 +678,31 @@ def test_a_group_of_one_process(size: str, wrong: bool) -> None:
         ]
         * wrong
     )
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+
+
+class Net(nn.Module):
+    def __init__(self, saves_memory=False):
+        super().__init__()
+        self.saves_memory = saves_memory
+        self.layer = nn.Linear(4, 1)
+
+    def forward(self, x):
+        if self.saves_memory:
+            return checkpoint(self.layer, x)
+        return self.layer(x)
+
+
+dist.init_process_group("gloo")
+steps(DDP(Net({given})))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("given", "wrong"), [("", False), ("True", True), ("bool(os.environ.get('SAVE'))", True)])
+def test_a_checkpoint_that_nobody_asks_for(given: str, wrong: bool) -> None:
+    found = lines(CHECKPOINTED.format(given=given), "DDP216")
+    assert found == ["return checkpoint(self.layer, x)"] * wrong

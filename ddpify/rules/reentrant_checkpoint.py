@@ -111,7 +111,7 @@ class ReentrantCheckpoint(Rule):
                 continue
             for node in source.of(cst.Call):
                 edit = self.edit(facts, source, node)
-                if edit is not None:
+                if edit is not None and not self.is_off(facts, source, node):
                     code = source.code(edit.node.func)
                     yield self.finding(
                         source,
@@ -120,6 +120,14 @@ class ReentrantCheckpoint(Rule):
                         *((edit,) if facts.converting else ()),
                         reason="the reentrant form does not go with DDP's bookkeeping; the other computes the same",
                     )
+
+    def is_off(self, facts: Facts, source: Source, node: cst.Call) -> bool:
+        """`if self.use_checkpoint:`, which nobody asks for: the function was run, and not this call."""
+        if facts.converting:
+            return False
+        home = next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+        ran = home is not None and home in facts.flow.followed
+        return ran and not facts.flow.values.get(node.func)
 
     def edit(self, facts: Facts, source: Source, node: cst.Call) -> SetArgument | None:
         """`use_reentrant=False`, where the call does not have it."""
