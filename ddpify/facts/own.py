@@ -17,7 +17,7 @@ from ddpify.facts.kept import together
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.unreduced import brings_together, shared_out
 from ddpify.facts.values import Data, FromBatch, Instance, Loader, Method, Sampler, Thing
-from ddpify.source import children, walk
+from ddpify.source import Source, children, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -50,11 +50,12 @@ class Own:
                 self.loops.setdefault(id(e.frame), []).append(e)
             holder = holder_of(e)
             if holder is not None:
-                slot = _slot(e)
+                slot = _slot(e.node.target if isinstance(e.node, cst.AugAssign) else e.node) or _slot(holder)
                 given = [(g, e.frame) for g in _put_into(e)]
                 self.put.setdefault((id(e.frame), e.frame.source.code(slot or holder)), []).extend(given)
                 if slot is not None:
-                    self.slots.setdefault((id(e.frame), e.frame.source.code(holder)), []).extend(given)
+                    whole = holder.value if isinstance(holder, cst.Subscript) else holder  # log["loss"].append(1)
+                    self.slots.setdefault((id(e.frame), e.frame.source.code(whole)), []).extend(given)
                 for key in self._fields(holder, e.frame):
                     self.fields.setdefault(key, []).extend(given)
         for e in events:
@@ -156,9 +157,10 @@ class Own:
     def turns(self, node: cst.Name, frame: Frame) -> list[cst.BaseExpression]:
         """`logs.items()` of `for name, value in logs.items()`; nothing where batches are gone through."""
         holder = frame.scope.holder(node.value)
-        loops = [e.stmt for e in self.definitions.bound(holder, node.value) if isinstance(e.stmt, cst.For)]
-        held = [self.facts.flow.values.get(loop.iter, ()) for loop in loops]
-        return [] if any(isinstance(o, Loader) for v in held for o in loaders_in(v)) else [loop.iter for loop in loops]
+        loops = [e.stmt.iter for e in self.definitions.bound(holder, node.value) if isinstance(e.stmt, cst.For)]
+        loops = [c.iter for c in _comprehended(frame.source, node)] or loops
+        held = [self.facts.flow.values.get(over, ()) for over in loops]
+        return [] if any(isinstance(o, Loader) for v in held for o in loaders_in(v)) else loops
 
     def gives(self, callee: Frame, depth: int) -> bool:
         """Whether a function gives back such a number where it is called with these arguments."""
@@ -199,6 +201,17 @@ def _put_into(e: Event) -> list[cst.BaseExpression]:
     return given_to(e)
 
 
+def _comprehended(source: Source, node: cst.Name) -> list[cst.CompFor]:
+    """The part of a comprehension that gives a name its values: `for v in losses` of `[v for v in losses]`."""
+    for above in source.ancestors(node):
+        clause = getattr(above, "for_in", None)
+        while isinstance(clause, cst.CompFor):
+            if node.value in read_names(clause.target):
+                return [clause]
+            clause = clause.inner_for_in
+    return []
+
+
 def _gives_state(callee: Frame) -> bool:
     """`return self.count > 3`: what other calls have left in the object."""
     params = callee.func.node.params.params if callee.func is not None else ()
@@ -216,9 +229,8 @@ def _has_one_replica(sampler: Sampler) -> bool:
     return given is not None and bool(ways) and all(number(given, sampler.site.frame, way) == 1 for way in ways)
 
 
-def _slot(e: Event) -> cst.CSTNode | None:
+def _slot(node: cst.CSTNode) -> cst.CSTNode | None:
     """`state["loss"]` of `state["loss"] += loss`: one entry of a dict says nothing of the others."""
-    node = e.node.target if isinstance(e.node, cst.AugAssign) else e.node
     match node:
         case cst.Subscript(slice=[cst.SubscriptElement(slice=cst.Index(value=cst.SimpleString()))]):
             return node

@@ -19,7 +19,8 @@ from ddpify.source import Source, walk
 
 #: Calls that change what other ranks' next steps depend on, or that wait for them.
 _SHARED = re.compile(
-    r"torch\.distributed\..*|builtins\.(setattr|delattr|exec|input)|torch\.set_\w+|torch\.backends\..*|os\.environ\.(update|setdefault|pop)"
+    r"torch\.distributed\..*|builtins\.(setattr|delattr|exec|input)|torch\.set_\w+|os\.environ\.(update|setdefault|pop)"
+    r"|torch\.backends\.(?!.*\b(is_available|is_built|version)$).*"
     r"|torch\.jit\.trace|.*\.clip_grad_\w+|torch\.autograd\.grad"
 )
 #: objects that ask the other ranks by themselves, where a process group is set up

@@ -135,7 +135,9 @@ class ScheduleFromDataset(Rule):
         for e in facts.flow.log.of("external"):
             if role_of(e.name) != "scheduler" or not isinstance(e.node, cst.Call) or e.seq >= facts.flow.main_end:
                 continue
-            for arg in e.node.args:
+            for at, arg in enumerate(e.node.args):
+                if (arg.keyword.value if arg.keyword is not None else at) in (0, "optimizer"):
+                    continue  # how large its model is counts no steps
                 known = [o for o in origins(facts.flow.values.get(arg.value, ())) if isinstance(o, FromLength)]
                 mine = not facts.converting and counts_ranks(facts, arg.value, e.frame)
                 if not facts.editable(e.frame.source):

@@ -406,3 +406,56 @@ def test_a_test_under_which_no_rank_waits_stays(test: str, body: str, batch: str
     text = converted(MEETS.format(batch=batch, test=test, body=body))
     assert f"    if {test}:\n" in text
     assert "broadcast_value(" not in text.partition("last, shown =")[2]
+
+
+STOPPER = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+held = DataLoader(TensorDataset(torch.ones(7, 4)), batch_size=2)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+log, steps, best = {"train": [], "held": []}, {"last": []}, None
+for epoch in range(4):
+    total = 0
+    for (x,) in loader:
+        loss = model(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    log["train"].append(total / len(loader))
+    steps["last"].append(loss.item())
+    total = 0
+    with torch.no_grad():
+        for (x,) in held:
+            total += model(x).mean().item()
+    log["held"].append(total / len(held))
+    now = {TAKEN}
+    if best is None or now < best:
+        best = now
+        torch.save(model.state_dict(), "best.pt")
+    if now > 9:
+        break
+"""
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        '{k: v[-1] for k, v in log.items()}["held"]',
+        'min(v for v in log["held"])',
+        "[row[-1] for row in log.values()][1]",
+    ],
+)
+def test_numbers_of_all_ranks_that_a_comprehension_takes_decide_as_they_are(taken: str) -> None:
+    done = convert_bytes(STOPPER.replace("{TAKEN}", taken).encode())
+    assert "    if now > 9:\n" in done.text
+    assert not done.plan.left
+
+
+def test_a_number_of_one_rank_that_a_comprehension_takes_is_rank_0s() -> None:
+    done = convert_bytes(STOPPER.replace("{TAKEN}", '{k: v[-1] for k, v in steps.items()}["last"]').encode())
+    assert "    if broadcast_value(now > 9):\n" in done.text

@@ -59,3 +59,11 @@ def test_the_rows_that_the_set_is_made_of(count: str) -> None:
 @pytest.mark.parametrize("count", ["3 * len(loader)", "len([1, 2, 3]) * 1000", "len(held_out)"])
 def test_other_lengths(count: str) -> None:
     assert not left(count)
+
+
+@pytest.mark.parametrize("given", ["optimizer", "optimizer=optimizer"])
+def test_how_large_the_optimizer_s_model_is_counts_no_steps(given: str) -> None:
+    text = FRAMES.replace("nn.Linear(4, 1)", "nn.Linear(len(texts), 1)").replace("STEPS", "10")
+    text = text.replace("OneCycleLR(optimizer,", f"OneCycleLR({given}, max_lr=").replace("max_lr= 0.1", "max_lr=0.1")
+    conversion = convert_source(Source(Path("train.py"), text.encode()))
+    assert not [f.message for f in conversion.plan.left if f.code == "DDP507"]

@@ -33,6 +33,8 @@ WRITER = "from torch.utils.tensorboard import SummaryWriter as Board"
         ("import tqdm\nsteps = tqdm.tqdm(total=3)", "steps.write('x')"),
         ("", "[print(e) for e in range(3)]"),
         ("", "print(f'{loss.item():.3f}', end='')"),
+        ("", "print(f'{torch.backends.mps.is_built()=}')"),
+        ("", "print('cudnn', torch.backends.cudnn.version())"),
     ],
 )
 def test_a_statement_that_talks_is_guarded(imports: str, statement: str) -> None:
