@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from ddpify.edits import Replace
 from ddpify.facts import Facts
 from ddpify.facts.roles import loaders_in
 from ddpify.facts.values import Data, Iteration
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import Source
+
+#: what `.item()` may follow without parentheses
+_PLAIN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)
 
 
 class RemovedFromTorch(Rule):
@@ -26,6 +30,9 @@ class RemovedFromTorch(Rule):
 
     ## Fix
     Write what takes its place in torch 2, as the message says.
+
+    ## Edit
+    `loss.data[0]` becomes `loss.item()` where it is one number, and `it.next()` becomes `next(it)`.
 
     ## When not
     What torch 2 still runs stays as it is: `Variable(x)`, `size_average=False`, `loss.data.item()`.
@@ -50,7 +57,7 @@ class RemovedFromTorch(Rule):
                 optimizer.step()
                 print(loss.data[0])
             """,
-            gives=("        print(loss.data[0])",),
+            gives=("        print(loss.item())",),
         ),
         Converts(
             """
@@ -67,7 +74,7 @@ class RemovedFromTorch(Rule):
                     net(x).mean().backward()
                     optimizer.step()
             """,
-            gives=("sampler=DistributedSampler(", ".set_epoch(", "(x,) = it.next()"),
+            gives=("sampler=DistributedSampler(", ".set_epoch(", "(x,) = next(it)"),
         ),
     )
 
@@ -80,20 +87,29 @@ class RemovedFromTorch(Rule):
             yield from self.volatile(facts, source)
 
     def items(self, facts: Facts, source: Source) -> Iterator[Finding]:
-        found = [n for n in source.of(cst.Subscript) if self.is_item(facts, n)]
-        if found:
-            first = source.code(found[0])
-            number = source.code(found[0].value).removesuffix(".data")
-            message = f"`{first}` is the item of a number, an IndexError since torch 0.5{self.also(source, found)}"
-            yield self.finding(source, found[0], message, left=f"write `{number}.item()`; no torch 2 runs it as it is")
+        for node in source.of(cst.Subscript):
+            if self.is_item(facts, node) and isinstance(node.value, cst.Attribute):
+                base = node.value.value
+                number = source.code(base) if isinstance(base, _PLAIN) else f"({source.code(base)})"
+                yield self.written(
+                    facts, source, node, "is the item of a number, gone in torch 0.5", f"{number}.item()"
+                )
 
     def nexts(self, facts: Facts, source: Source) -> Iterator[Finding]:
         """`it = iter(loader)`, and `it.next()`"""
-        found = [n for n in source.of(cst.Call) if isinstance(n.func, cst.Attribute) and self.is_next(facts, n.func)]
-        if found:
-            first, owner = source.code(found[0]), source.code(found[0].func)[: -len(".next")]
-            message = f"iterators of a DataLoader have no `next` since torch 1.13: `{first}`{self.also(source, found)}"
-            yield self.finding(source, found[0], message, left=f"write `next({owner})`; no torch 2 runs it as it is")
+        for node in source.of(cst.Call):
+            if isinstance(node.func, cst.Attribute) and self.is_next(facts, node.func):
+                owner = source.code(node.func.value)
+                yield self.written(
+                    facts, source, node, "asks a loader's iterator, gone in torch 1.13", f"next({owner})"
+                )
+
+    def written(self, facts: Facts, source: Source, node: cst.BaseExpression, why: str, text: str) -> Finding:
+        """What takes its place; the converted script needs a torch that does not know the old one."""
+        message = f"`{source.code(node)}` {why}"
+        if not facts.editable(source):
+            return self.finding(source, node, message, left=f"write `{text}`; no torch 2 runs it as it is")
+        return self.finding(source, node, message, Replace(source, node, text), reason=f"`{text}` in torch 2")
 
     def is_next(self, facts: Facts, func: cst.Attribute) -> bool:
         held = facts.flow.values.get(func.value, ())
@@ -124,6 +140,6 @@ class RemovedFromTorch(Rule):
             )
             yield self.finding(source, found[0], message, note=True)
 
-    def also(self, source: Source, found: list[cst.Subscript] | list[cst.Call]) -> str:
+    def also(self, source: Source, found: list[cst.Call]) -> str:
         lines = sorted({source.line(n) for n in found} - {source.line(found[0])})
         return f" (also on line {', '.join(map(str, lines))})" if lines else ""
