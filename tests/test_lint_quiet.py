@@ -167,6 +167,44 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP402"},
     ),
+    "bars that are never asked for": (
+        """
+        from tqdm import tqdm
+        class Predictor:
+            def __init__(self, bars=True):
+                self.bars = bars
+            def run(self):
+                for _ in tqdm(range(3), disable=not self.bars):
+                    pass
+        Predictor(bars=False).run()
+        """,
+        set(),
+    ),
+    "bars that one of two asks for": (
+        """
+        from tqdm import tqdm
+        class Predictor:
+            def __init__(self, bars=True):
+                self.bars = bars
+            def run(self):
+                for _ in tqdm(range(3), disable=not self.bars):
+                    pass
+        Predictor(bars=False).run()
+        Predictor().run()
+        """,
+        {"DDP402"},
+    ),
+    "bars by an argument": (
+        """
+        from tqdm import tqdm
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--quiet", type=bool, default=True)
+        args = parser.parse_args()
+        for _ in tqdm(range(3), disable=args.quiet):
+            pass
+        """,
+        {"DDP402"},
+    ),
     "each rank unpacks for itself": (
         """
         import tempfile

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.contents import constants
 from ddpify.facts.externals import LOGGER, role_of
 from ddpify.facts.outside import Outside, made_by, outside_calls
 from ddpify.facts.values import Const, Dict, Ext, Iteration, Method, Seq, Thing
@@ -138,10 +139,19 @@ def is_quiet(facts: Facts, t: Talk) -> bool:
     return "file" not in given and (facts.editable(facts.source_of(made)) if facts.converting else "quiet" in given)
 
 
-def is_off(t: Talk) -> bool:
-    """`tqdm(steps, disable=True)`"""
+def is_off(facts: Facts, t: Talk) -> bool:
+    """`tqdm(steps, disable=True)`, or `disable=not self.bars` where all that is given for it is False."""
     given = t.call.argument(None, "disable")
-    return isinstance(given, cst.Name) and given.value == "True"
+    return given is not None and _always(facts, given, True)
+
+
+def _always(facts: Facts, node: cst.BaseExpression, wanted: bool) -> bool:
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
+        return _always(facts, node.expression, not wanted)
+    if isinstance(node, cst.Name) and node.value in ("True", "False"):
+        return node.value == str(wanted)
+    known = constants(facts.flow.values.get(node, ()))
+    return bool(known) and all(k is wanted for k in known or ())
 
 
 def is_below_level(facts: Facts, t: Talk) -> bool:

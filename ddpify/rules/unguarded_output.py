@@ -175,7 +175,7 @@ class UnguardedOutput(Rule):
         elsewhere = logs_are_replaced(facts)
         for t in talk:
             source = t.call.source
-            quiet = t.kind in _NOT_RANKS or is_off(t) or (t.kind.startswith("log") and by_rank)
+            quiet = t.kind in _NOT_RANKS or is_off(facts, t) or (t.kind.startswith("log") and by_rank)
             quiet = quiet or (t.call.name == "builtins.print" and replaced) or (t.kind == "log" and elsewhere)
             quiet = quiet or (t.kind == "log" and set_up_elsewhere(facts, t))
             quiet = quiet or is_below_level(facts, t) or may_be_a_file(facts, t)
