@@ -205,6 +205,17 @@ CASES: dict[str, tuple[str, set[str]]] = {
         """,
         {"DDP402"},
     ),
+    "what rank 0 says sets up nothing": (
+        """
+        import logging
+        logging.getLogger().setLevel(logging.INFO)
+        if rank == 0:
+            logging.info("rank 0")
+        logging.info(f"rank {rank}")
+        logging.info("start")
+        """,
+        {"DDP402"},
+    ),
     "each rank unpacks for itself": (
         """
         import tempfile

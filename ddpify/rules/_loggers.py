@@ -35,12 +35,13 @@ def logging_by_rank(facts: Facts, talk: list[Talk]) -> bool:
             continue
         if any(depends_on_rank(a.value, e.frame, facts.flow) for a in e.node.args if _is(a, "level")):
             return True  # basicConfig(level=level, filename="train.log")
+        loguru = e.name.startswith("loguru.")
         path = _path_of(e, e.node)
-        if path is not None and not e.name.startswith("loguru."):
+        if path is not None and not loguru:
             # a file of the rank, or of rank 0 alone: what no other handler shows, nobody sees
             files = files or depends_on_rank(path, e.frame, facts.flow) or guarded(e, facts.flow)
-            if e.name != "logging.basicConfig" and any(e in t.call.events for t in talk):
-                continue
+        if not loguru and any(e in t.call.events for t in talk):
+            continue  # what is said sets up nothing, on whatever rank
         if e.name == "addHandler" and any(_FILES.fullmatch(made_by(o)) for o in _given(facts, e.node)):
             continue
         others = [a for a in e.node.args if a.value is not path]
