@@ -225,13 +225,19 @@ CASES: dict[str, tuple[str, set[str]]] = {
     "the state of an optimizer": ('optimizer.load_state_dict(torch.load("optimizer.pt"))', {"DDP105"}),
     "an engine that keeps its checkpoints itself": (
         """
-        def keep(model, scaler, epoch):
-            if scaler is not None:
+        def keep(model, raw, engine, epoch):
+            if not engine:
                 if rank == 0:
-                    torch.save(model.module.state_dict(), "net.pt")
+                    torch.save(raw.state_dict(), "net.pt")
             else:
                 model.save_checkpoint("out", tag=f"epoch-{epoch}")
-        keep(model, None, 3)
+        def main():
+            import timm
+            raw = timm.create_model("vit")
+            wrapped = DDP(raw.cuda(), device_ids=[local_rank])
+            train(wrapped, 0)
+            keep(wrapped, raw, os.environ.get("ENGINE") == "1", 3)
+        main()
         """,
         set(),
     ),
