@@ -16,7 +16,8 @@ from ddpify.edits import AddHelper, AddImport, Edit
 from ddpify.errors import About, Refused, Seen
 from ddpify.facts import Facts, collect
 from ddpify.facts.trails import shown, way_back
-from ddpify.helpers import NEEDS, Names, canonical_names, helper, names_for
+from ddpify.helpers import Names, canonical_names, helper, names_for
+from ddpify.helpers import needed as needs_of
 from ddpify.import_block import add_import, first_use, import_run, imported_late, top_of
 from ddpify.lint import lint_source
 from ddpify.parsing import compiled
@@ -201,7 +202,7 @@ def _is_free(path: Path) -> bool:
 def helper_module(facts: Facts, plan: Plan) -> str:
     """The module that changed files share: imports and helpers."""
     names = canonical_names()
-    needed = list(dict.fromkeys(n for name in plan.helpers() for n in NEEDS[name][0]))
+    needed = list(dict.fromkeys(n for name, options in plan.helpers().items() for n in needs_of(name, options)))
     lines = sorted((names.missing[n] for n in needed), key=lambda line: (line.startswith("from"), line))
     parts = ["\n".join(s for s in lines if ("torch" in s) is ours) for ours in (False, True)]
     blocks = ["\n".join(helper(name, options, names)) for name, options in plan.helpers().items()]

@@ -54,6 +54,30 @@ def sampler(options: frozenset[str]) -> str:
     )
 
 
+def draws(options: frozenset[str]) -> str:
+    """`same_draws`, for the generators that are drawn from there: of torch, numpy, or Python's own."""
+    known = {
+        "torch": ("<torch>.get_rng_state()", "<torch>.set_rng_state"),
+        "np": ("<np>.random.get_state()", "<np>.random.set_state"),
+        "random": ("<random>.getstate()", "<random>.setstate"),
+    }
+    used = [known[k] for k in known if k in options]
+    own = [f"        {put}(states[{i}])\n" for i, (_, put) in enumerate(used)]
+    shared = [f"    {put}(shared[{i}])\n" for i, (_, put) in enumerate(used)]
+    return (
+        "@<contextmanager>\n"
+        "def <same_draws>():\n"
+        '    """Every process draws the random numbers that rank 0 draws, and then goes on with its own."""\n'
+        f"    states = [{', '.join(get for get, _ in used)}]\n"
+        "    shared = list(states)\n"
+        "    <dist>.broadcast_object_list(shared, src=0)\n"
+        f"{''.join(shared)}"
+        "    yield\n"
+        "    if <dist>.get_rank() > 0:\n"
+        f"{''.join(own)}"
+    )
+
+
 TEXTS = {
     "EndlessShardedSampler": '''
 class <EndlessShardedSampler>:

@@ -313,6 +313,7 @@ _SHAPED = {
     "ShardedSampler": helper_classes.sampler,
     "forward_through": _through,
     "gather_rows": helper_gathers.rows,
+    "same_draws": helper_classes.draws,
 }
 
 

@@ -15,6 +15,8 @@ _NAMES = {
     "torch": ("torch", "torch_"),
     "os": ("os", "os_"),
     "sys": ("sys", "sys_"),
+    "np": ("np", "numpy_"),
+    "random": ("random", "random_"),
     "dist": ("dist", "torch_dist"),
     "DDP": ("DDP", "DistributedDataParallel"),
     "DistributedSampler": ("DistributedSampler", "TorchDistributedSampler"),
@@ -46,6 +48,7 @@ _NAMES = {
     "share_of_rank": ("share_of_rank", "share_of_this_rank"),
     "per_process": ("per_process", "size_per_process"),
     "batches_of_rank": ("batches_of_rank", "batches_of_this_rank"),
+    "same_draws": ("same_draws", "same_draws_on_all_ranks"),
     "device": ("device", "ddp_device"),
     "local_rank": ("local_rank", "ddp_local_rank"),
     "epoch": ("epoch", "epoch_index"),
@@ -56,6 +59,8 @@ _IMPORTS = {
     "torch": ("torch", "import torch"),
     "os": ("os", "import os"),
     "sys": ("sys", "import sys"),
+    "np": ("numpy", "import numpy as np"),
+    "random": ("random", "import random"),
     "dist": ("torch.distributed", "import torch.distributed as dist"),
     "DDP": (
         "torch.nn.parallel.DistributedDataParallel",
@@ -215,9 +220,15 @@ NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "share_of_rank": (("DistributedSampler",), ()),
     "per_process": (("dist",), ()),
     "batches_of_rank": (("torch", "dist"), ()),
+    "same_draws": (("contextmanager", "dist"), ()),
     **helper_classes.NEEDS,
 }
 ORDER = tuple(NEEDS)
+
+
+def needed(name: str, options: frozenset[str]) -> tuple[str, ...]:
+    """The names that a helper uses, in the form that its options ask for."""
+    return (*NEEDS[name][0], *sorted(options & {"np", "random", "torch"} if name == "same_draws" else ()))
 
 
 def helper(name: str, options: frozenset[str], names: Names) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ddpify.edits import AddHelper, AddImport, Edit, Guard
 from ddpify.errors import DdpifyError, Refused
 from ddpify.facts import Facts
-from ddpify.helpers import NEEDS, ORDER
+from ddpify.helpers import NEEDS, ORDER, needed
 from ddpify.lifting import lift_guards
 from ddpify.rules import Finding, all_rules
 from ddpify.source import Source
@@ -47,8 +47,8 @@ class Plan:
     def imports(self, source: Source, *, helpers: bool = True) -> list[str]:
         """The imported names that a file's edits, and its helpers where they stand in it, ask for (keys of Names)."""
         asked = [e.line for e in self.edits if isinstance(e, AddImport) and e.source is source]
-        for name in self.helpers(source) if helpers else ():
-            asked.extend(NEEDS[name][0])
+        for name, options in self.helpers(source).items() if helpers else ():
+            asked.extend(needed(name, options))
         return list(dict.fromkeys(asked))
 
 

@@ -41,11 +41,11 @@ def levels(facts: Facts, event: Event, names: frozenset[str]) -> list[Level]:
         level = Level(frame, loops, names)
         level = Level(frame, loops, closure(names, bindings(level.body)))
         found.append(level)
-        names = _outside(level)
+        names = outside(level)
     return found
 
 
-def _outside(level: Level) -> frozenset[str]:
+def outside(level: Level) -> frozenset[str]:
     """The names of a function's frame in terms of its caller: arguments for parameters, free names as they are."""
     found: set[str] = set()
     for name in level.names:

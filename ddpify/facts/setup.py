@@ -22,6 +22,7 @@ from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.placing import Step, blocks, common_block, in_block, is_guard, steps
+from ddpify.facts.redrawn import redrawn
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
 from ddpify.facts.searched import searched_paths
@@ -66,6 +67,7 @@ def find_setup(facts: Facts) -> SetUp | None:
         # made alike on all ranks, by rank 0
         events += [e for d in unseeded_data(facts) if not d.looped for e in d.events]
         events += unseeded_orders(facts)
+        events += [e for r in redrawn(facts) for e in r.events]
     events += [c.event for c in caches(facts) if c.event.seq < facts.flow.main_end] if facts.converting else []
     choosing = {s for c in choices for s in c.stmts}
     bound = [e for e in facts.flow.log.of("bind", "set") if e.seq < facts.flow.main_end]

@@ -8,6 +8,7 @@ from ddpify.edits import AddHelper, Edit, Hoist, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
 from ddpify.facts.dependencies import bound_names, read_names
+from ddpify.facts.redrawn import redrawn
 from ddpify.facts.sharding import LoaderFacts
 from ddpify.source import walk
 
@@ -33,9 +34,17 @@ def hoisted(facts: Facts, known: LoaderFacts, name: str) -> tuple[str, list[Edit
         and constants(facts.flow.values.get(n.value, ())) != [False]
         for n in walk(known.dataset)
     )
-    header = f"with {facts.names_of(source)['main_process_first']}():" if downloads else ""
+    drawn = any(r.place is known.stmt for r in redrawn(facts))  # DDP314 gives the helper
+    header = f"with {facts.names_of(source)['same_draws']}():" if drawn else ""
+    header = f"with {facts.names_of(source)['main_process_first']}():" if downloads else header
     edits: list[Edit] = [Hoist(source, known.dataset, name, known.stmt, header=header, in_turn=True)]
     return name, [*edits, AddHelper(source, "main_process_first")] if downloads else edits
+
+
+def has_own_statement(known: LoaderFacts) -> bool:
+    """Whether the dataset is made inside the call, and gets a statement before it."""
+    inside = known.dataset is not None and not known.is_simple and not isinstance(known.dataset, cst.Subscript)
+    return inside and not _is_of_each_turn(known)
 
 
 def _is_of_each_turn(known: LoaderFacts) -> bool:

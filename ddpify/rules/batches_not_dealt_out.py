@@ -12,6 +12,7 @@ from ddpify.facts.cursors import Cursor
 from ddpify.facts.drawing import is_certain, unseeded_data
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, Turns, hand_fed
+from ddpify.facts.redrawn import covered, redrawn
 from ddpify.facts.seeds import is_noisy, seeds
 from ddpify.facts.splits import unseeded_orders
 from ddpify.facts.trails import Hints, shown, way_back
@@ -164,7 +165,8 @@ class BatchesNotDealtOut(Rule):
                 before, after = f"{paired}{before}", f"{after})"
             else:
                 yield Surround(source, known.loop.iter, paired, ")")
-        yield Surround(source, known.sequence, before, after)
+        if not any(r.turns is known for r in redrawn(facts)):  # there DDP314 gives it a statement of its own
+            yield Surround(source, known.sequence, before, after)
         if known.cursor is not None:
             yield from self.placed(source, names, known, known.cursor)
 
@@ -182,6 +184,7 @@ class BatchesNotDealtOut(Rule):
         """An order that is drawn while training has to be the same on all ranks."""
         fixed = {s.what for s in seeds(facts) if is_certain(facts, s)}
         data = {id(e) for drawn in unseeded_data(facts) for e in drawn.events} | {id(e) for e in unseeded_orders(facts)}
+        alike = covered(facts)
         edits: list[Edit] = []
         for e in known.orders:
             if id(e.node) in done:
@@ -190,7 +193,7 @@ class BatchesNotDealtOut(Rule):
             kind = _generator(e)
             if kind in fixed and not is_noisy(facts):
                 continue  # every rank draws the same
-            if id(e) in data or not (e.loops or any(loops for loops in e.all_loops())):
+            if id(e) in alike or id(e) in data or not (e.loops or any(loops for loops in e.all_loops())):
                 continue  # before training, or with no seed before it: DDP305 sees to it
             edit = self.same_order(facts, e)
             if edit is None:

@@ -11,6 +11,7 @@ from ddpify.facts import Facts
 from ddpify.facts.caches import caches, in_cache
 from ddpify.facts.drawing import Drawn, unseeded_data
 from ddpify.facts.placing import steps
+from ddpify.facts.redrawn import covered
 from ddpify.facts.splits import Split, unseeded_orders, unseeded_splits
 from ddpify.facts.workers import for_samples
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -160,7 +161,7 @@ class SplitDiffersPerRank(Rule):
     def drawn(self, facts: Facts) -> Iterator[Finding]:
         """`np.random.shuffle(indices)` and `torch.randperm(n)` before training: what they draw is rank 0's."""
         for e in unseeded_orders(facts):
-            if not isinstance(e.node, cst.Call):
+            if not isinstance(e.node, cst.Call) or id(e) in covered(facts):
                 continue
             source = e.frame.source
             if in_cache(e, facts):
@@ -203,7 +204,10 @@ class SplitDiffersPerRank(Rule):
 
     def data(self, facts: Facts) -> Iterator[Finding]:
         """`X = torch.randn(1000, 8)` before training, without a seed: each rank would shard data of its own."""
+        alike = covered(facts)
         for drawn in unseeded_data(facts):
+            if all(id(e) in alike for e in drawn.events):
+                continue
             source, code = drawn.source, drawn.source.code(drawn.node).split("\n")[0]
             message = f"`{code}` draws other numbers in every process"
             obstacle = self.obstacle(facts, drawn)
