@@ -223,6 +223,22 @@ CASES: dict[str, tuple[str, set[str]]] = {
         set(),
     ),
     "the state of an optimizer": ('optimizer.load_state_dict(torch.load("optimizer.pt"))', {"DDP105"}),
+    "one of several is made by its name": (
+        """
+        from torch.utils.checkpoint import checkpoint
+        makers = {"linear": nn.Linear, "again": checkpoint}
+        made = makers[os.environ["KIND"]](8, 1)
+        """,
+        set(),
+    ),
+    "one of one is called by its name": (
+        """
+        from torch.utils.checkpoint import checkpoint
+        calls = {"again": checkpoint}
+        made = calls["again"](net, torch.ones(4, 8))
+        """,
+        {"DDP216"},
+    ),
     "an engine that keeps its checkpoints itself": (
         """
         def keep(model, raw, engine, epoch):

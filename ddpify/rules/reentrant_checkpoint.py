@@ -132,6 +132,8 @@ class ReentrantCheckpoint(Rule):
     def edit(self, facts: Facts, source: Source, node: cst.Call) -> SetArgument | None:
         """`use_reentrant=False`, where the call does not have it."""
         known = facts.flow.values.get(node.func, ()) or (Ext(unread(node.func, source, facts.flow)),)
+        if isinstance(node.func, cst.Subscript) and len(known) > 1:
+            return None  # models.__dict__[args.model](...): one of all that the file has, its imports too
         for obj in known:
             if isinstance(obj, Ext) and obj.name in _CHECKPOINTS:
                 given = next((a.value for a in node.args if a.keyword and a.keyword.value == "use_reentrant"), None)
