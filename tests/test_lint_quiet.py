@@ -255,17 +255,44 @@ def test_handlers_of_one_rank(handlers: str) -> None:
     assert {p.code for p in problems if p.line == said} == HANDLERS[handlers]
 
 
+QUIET = """
+import importlib
+import logging
+
+
+def work(rank, name):
+    logger = logging.getLogger()
+    if rank == 0:
+        logger.setLevel(logging.INFO)
+    else:
+        logger.setLevel(logging.ERROR)
+    importlib.import_module(f"{name}.train").pretrain(None)
+"""
+#: a file of rank 0 besides, and the console of every rank
+LOUD = QUIET.replace("logger = logging.getLogger()", 'file = logging.FileHandler("a.log")').replace("logger.", "file.")
+
+
 @pytest.mark.parametrize(
-    ("level", "also", "call", "rules"),
+    ("launcher", "level", "also", "call", "rules"),
     [
-        ("", "", "", set()),  # the launcher may have set the level by rank before
-        ("logger.setLevel(logging.INFO)", "", "", {"DDP402"}),  # behind the launcher's, whatever that was
-        ("", "", "pretrain(None)", {"DDP402"}),
-        ("", "print('world')", "", {"DDP402"}),
+        (QUIET, "", "", "", set()),
+        (LOUD, "", "", "", {"DDP402"}),
+        ("", "", "", "", {"DDP402"}),
+        (QUIET, "logger.setLevel(logging.INFO)", "", "", {"DDP402"}),  # behind the launcher's
+        (QUIET, "", "", "pretrain(None)", {"DDP402"}),
+        (QUIET, "", "print('world')", "", {"DDP402"}),
     ],
 )
-def test_loggers_that_a_launcher_elsewhere_sets_up(level: str, also: str, call: str, rules: set[str]) -> None:
-    assert found(LAUNCHED.format(level=level, also=also, call=call), "DDP402") == rules
+def test_loggers_that_a_launcher_elsewhere_sets_up(
+    tmp_path: Path, launcher: str, level: str, also: str, call: str, rules: set[str]
+) -> None:
+    """The file names no launcher: one of the project that quietens loggers by rank may import it by a computed name."""
+    (tmp_path / "setup.py").write_text("")
+    (tmp_path / "launch.py").write_text(launcher)
+    (tmp_path / "app").mkdir()
+    text = f"{HEAD}{LAUNCHED.format(level=level, also=also, call=call)}\n{TAIL}"
+    script = Source(tmp_path / "app" / "train.py", text.encode())
+    assert {p.code for p in check(script, "train.py", Task(Settings(select=("DDP402",)))).problems} == rules
 
 
 ARGUMENT = """

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import re
+from pathlib import Path
 
 import libcst as cst
 
@@ -24,6 +27,12 @@ _SETTINGS = frozenset(
 )
 #: handlers whose argument is the file
 _FILES = re.compile(r"logging\.FileHandler|logging\.handlers\.\w+FileHandler|loguru\.logger\.add")
+
+#: what marks the folder of a project, what is none of its files, and how many are read at most
+_MARKS, _HIDDEN, _MOST = (".git", "pyproject.toml", "setup.py", "setup.cfg"), {".git", ".venv", "site-packages"}, 4000
+_SETS = frozenset({"setLevel", "disable"})
+_LEVELS = re.compile(rb"\.(setLevel|disable)\b")
+_RANKS = re.compile(r"rank|main_process|is_main|is_master|master_process", re.I)
 
 
 def logging_by_rank(facts: Facts, talk: list[Talk]) -> bool:
@@ -58,7 +67,43 @@ def set_up_elsewhere(facts: Facts, t: Talk) -> bool:
         return False
     # logger.setLevel(logging.INFO) of the module itself comes behind the caller's; basicConfig gives way to it
     levels = (e for e in facts.flow.log.of("method") if e.name == "setLevel" and e.seq < facts.flow.main_end)
-    return not any(e.obj is not None and LOGGER.fullmatch(made_by(e.obj)) for e in levels)
+    if any(e.obj is not None and LOGGER.fullmatch(made_by(e.obj)) for e in levels):
+        return False
+    return facts.cached("levels by rank", _levels_by_rank)
+
+
+def _levels_by_rank(facts: Facts) -> bool:
+    """Whether any file of the project, one that is not imported here, gives loggers their level by rank."""
+    folder = facts.source.path.absolute().parent
+    folder = next((f for f in (folder, *folder.parents) if any((f / m).exists() for m in _MARKS)), folder)
+    paths = itertools.islice((p for p in folder.rglob("*.py") if not _HIDDEN & set(p.parts)), _MOST)
+    return any(_sets_level(path) for path in paths)
+
+
+def _sets_level(path: Path) -> bool:
+    """`if rank == 0: logger.setLevel(INFO)`, of a logger and not of one of its handlers."""
+    try:
+        data = path.read_bytes()
+        if not _LEVELS.search(data) or not _RANKS.search(data.decode("utf-8", "replace")):
+            return False
+        tree = ast.parse(data)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    made = (n for n in ast.walk(tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call))
+    handlers = {
+        ast.unparse(t) for n in made for t in n.targets if ast.unparse(n.value).split("(")[0].endswith("Handler")
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.IfExp)) and _RANKS.search(ast.unparse(node.test)):
+            called = [n.func for n in ast.walk(node) if isinstance(n, ast.Call)]
+            methods = [f for f in called if isinstance(f, ast.Attribute) and f.attr in _SETS]
+            if any(ast.unparse(f.value) not in handlers for f in methods):
+                return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _SETS:
+            chosen = (n for a in node.args for n in ast.walk(a) if isinstance(n, ast.IfExp))
+            if any(_RANKS.search(ast.unparse(n.test)) for n in chosen) and ast.unparse(node.func.value) not in handlers:
+                return True
+    return False
 
 
 def _is(arg: cst.Arg, keyword: str) -> bool:

@@ -45,7 +45,7 @@ class UnguardedOutput(Rule):
     ## What it does
     Finds `print`, progress bars, logging, plots, TensorBoard writers, wandb runs and `input()` that no test of
     the rank stands around. A message that names the rank is fine, and so is one whose handler or format does. Of
-    loggers in functions that only other files call, nothing is said unless the file sets their level.
+    loggers in functions that only other files call, nothing is said where one of these sets levels by rank.
 
     ## Why is this bad?
     Every line, bar, event file and run is there once per rank; a question to the user ends in an EOFError on
