@@ -19,6 +19,7 @@ SHAPES = (
     Shape("accumulated_carried_over", doubled=(("default=6", "default=12"),)),
     Shape("batches_by_key"),
     Shape("batches_counted"),
+    Shape("counted_by_helpers"),
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
     Shape("evaluations_grown"),
@@ -400,6 +401,12 @@ DAMAGES = (
             ),
         ),
         "right .* and not",
+    ),
+    Damage(
+        "what a function counts in an evaluation is one shard's",
+        "counted_by_helpers",
+        (("        top1, top2, n = all_reduce_sum(top1, top2, n)\n", ""),),
+        "tops .* and not",
     ),
     Damage(
         "the meter of an evaluation is one shard's",
