@@ -30,6 +30,7 @@ _GENERATORS = re.compile(
 )
 #: what loader workers do for each sample
 _PER_SAMPLE = frozenset({"__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward", "collate_fn"})
+_PATHS = (cst.Name, cst.Attribute)
 _LOOPS = (cst.For, cst.While)
 
 
@@ -82,7 +83,7 @@ def _found(facts: Facts) -> Iterator[Redrawn]:
         if kind_of(e) in fixed or (not _in_training(facts, e) and is_seeded(facts, kind_of(e), e)):
             continue
         for found in _places(facts, e, roots, data):
-            if id(e) in handled or (_is_order(e) and found.place is e.stmt):
+            if id(e) in handled or _is_order(facts, e):
                 beside.append((e, found))  # by itself: what it gives is rank 0's
                 continue
             known = places.setdefault(id(found.place), found)
@@ -104,8 +105,11 @@ def _draws(facts: Facts) -> Iterator[Event]:
             yield e
 
 
-def _is_order(event: Event) -> bool:
-    return event.name.rpartition(".")[2] in ("randperm", "permutation", "shuffle", "sample", "choice")
+def _is_order(facts: Facts, event: Event) -> bool:
+    """An order that is drawn once for each epoch: DDP309 sends it."""
+    training = {id(n) for n in facts.roles.training_loops}
+    again = any(id(lp.node) not in training for _, _, loops in steps(event) for lp in loops)
+    return not again and event.name.rpartition(".")[2] in ("randperm", "permutation", "shuffle", "sample", "choice")
 
 
 def _in_training(facts: Facts, event: Event) -> bool:
@@ -171,7 +175,8 @@ def _gives(frame: Frame, stmt: cst.CSTNode, names: frozenset[str]) -> bool:
         return True
     if isinstance(stmt, cst.Expr) and isinstance(stmt.value, cst.Call):
         call = stmt.value
-        given = frozenset().union(*(read_names(a.value) for a in call.args))
+        given = frozenset().union(*(read_names(a.value) for a in call.args if isinstance(a.value, _PATHS)))
+        given -= {"True", "False", "None"}
         given |= read_names(call.func.value) if isinstance(call.func, cst.Attribute) else frozenset()
         return bool(given & names)
     return False
