@@ -706,3 +706,33 @@ dist.destroy_process_group()
 def test_a_checkpoint_that_nobody_asks_for(given: str, wrong: bool) -> None:
     found = lines(CHECKPOINTED.format(given=given), "DDP216")
     assert found == ["return checkpoint(self.layer, x)"] * wrong
+
+
+FLAG_OFF = """
+if __name__ == "__main__":
+    distributed = False
+    if distributed:
+        dist.init_process_group("nccl")
+        local_rank = int(os.environ["LOCAL_RANK"])
+        device = torch.device("cuda", local_rank)
+        print(f"rank {local_rank}")
+    else:
+        device = torch.device("cuda")
+        local_rank = 0
+    model = nn.Linear(4, 1).to(device)
+    if local_rank == 0:
+        print(model)
+    if distributed:
+        net = DDP(model, device_ids=[local_rank])
+    else:
+        net = nn.DataParallel(model)
+    steps(net)
+    if local_rank == 0:
+        print("done")
+        torch.save(model.state_dict(), "net.pt")
+"""
+
+
+def test_a_flag_that_is_off_is_taken_at_its_word() -> None:
+    """Half of it was read as if it were on: a wrapper without a group, and prints under the test of the rank."""
+    assert lines(FLAG_OFF, "DDP101", "DDP401", "DDP402") == []

@@ -34,7 +34,7 @@ class Facts:
     roles: Roles = field(init=False)
 
     def __post_init__(self) -> None:
-        self.flow = Flow(self.project).run()
+        self.flow = Flow(self.project, settings=self.converting).run()
         self.roles = find_roles(self.flow)
 
     @property
@@ -103,7 +103,15 @@ class Facts:
         made = {node for point in self.wrap_points for node in (point.made, *point.uses) if node is not None}
         by_use = {m.site.node for point in self.wrap_points for m in point.modules if m.cls is None and not m.name}
         routed: dict[cst.CSTNode, cst.BaseExpression] = {r.call: r.base for p in self.wrap_points for r in p.routes}
-        return Flow(self.project, inserted=wrapped, doubtful=doubtful, around=made, models=by_use, routed=routed).run()
+        return Flow(
+            self.project,
+            settings=self.converting,
+            inserted=wrapped,
+            doubtful=doubtful,
+            around=made,
+            models=by_use,
+            routed=routed,
+        ).run()
 
     @functools.cached_property
     def after_roles(self) -> Roles:

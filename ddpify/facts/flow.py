@@ -57,6 +57,7 @@ class Flow(Paths):
         self,
         project: Project,
         *,
+        settings: bool = False,
         inserted: Mapping[cst.CSTNode, list[cst.BaseExpression]] | None = None,
         doubtful: Collection[cst.BaseExpression] = (),
         around: Collection[cst.CSTNode] = (),
@@ -64,6 +65,7 @@ class Flow(Paths):
         routed: Mapping[cst.CSTNode, cst.BaseExpression] | None = None,
     ) -> None:
         super().__init__(project)
+        self.both_ways = settings
         self.inserted, self.doubtful = inserted or {}, doubtful
         self.around, self.routed = around, routed or {}
         self.reached = {n for call, base in self.routed.items() for n in _between(call, base)}

@@ -121,7 +121,7 @@ class Paths(Importing):
     def branch(self, stmt: cst.If, frame: Frame) -> bool:
         test = self.expr(stmt.test, frame)
         known = self.truth(test)
-        if known is not None and is_setting(stmt, frame):
+        if known is not None and self.both_ways and is_setting(stmt, frame):
             known = None
         self.under.append(stmt)
         try:

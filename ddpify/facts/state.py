@@ -57,6 +57,8 @@ class State:
         self.iterating: set[int] = set()
         self.inner_frames: dict[tuple[int, int, str], Frame] = {}
         self.unsure = 0
+        #: both ways of a setting are read (`DATASET = "small"`): a conversion has to hold for either
+        self.both_ways = False
         #: attributes that were set, by the ways that parted around them (fields.py)
         self.written: list[dict[tuple[int, str], tuple[Any, Value | None]]] = []
         self.returned: list[Value] = [()]

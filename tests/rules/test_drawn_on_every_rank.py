@@ -284,3 +284,28 @@ def test_an_order_inside_a_drawn_set_is_sent_with_it() -> None:
     assert "broadcast_value" not in text
     text = converted(BEFORE.replace("random.randrange(31)", "random.choice(range(31))"))
     assert "broadcast_value" not in text
+
+
+def test_what_is_drawn_for_a_picture_stays_each_ranks_own() -> None:
+    """`save=True` has a name in common with `shuffle=True` for the parser, and changes no data."""
+    text = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import FakeData
+net = nn.Linear(4, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def show(epoch, save=False):
+    print(net(torch.randn(5, 4)).mean())
+loader = DataLoader(FakeData(size=64), batch_size=8, shuffle=True, drop_last=True)
+for epoch in range(2):
+    for x, _ in loader:
+        noise = torch.randn(len(x), 4)
+        optimizer.zero_grad()
+        net(noise).mean().backward()
+        optimizer.step()
+    show(epoch + 1, save=True)
+"""
+    assert "same_draws" not in convert_bytes(text.encode()).text
+    root = text.replace("FakeData(size=64)", "FakeData(size=64, train=True)")
+    assert "same_draws" not in convert_bytes(root.encode()).text
