@@ -161,14 +161,14 @@ def _places(facts: Facts, event: Event, roots: Iterable[_Root], data: set[int]) 
                 return
             if stmt is root.leads or any(lp.node is root.turns.loop for lp in loops):
                 return  # noise of each batch
-        if ours or (root is not None and _gives(frame, stmt, root.names)):
+        if ours or (root is not None and _gives(event, frame, stmt, root.names)):
             place = _whole(facts, frame, stmt, loops)
             if place is not None:
                 yield Redrawn(frame.source, place, [])
             return
 
 
-def _gives(frame: Frame, stmt: cst.CSTNode, names: frozenset[str]) -> bool:
+def _gives(event: Event, frame: Frame, stmt: cst.CSTNode, names: frozenset[str]) -> bool:
     """Whether a statement gives a value to one of the names, or changes what it holds."""
     inside = {id(stmt), *(id(n) for n in walk(stmt))}
     if any(b.targets & names and id(b.node) in inside for b in bindings(frame.node)):
@@ -177,6 +177,7 @@ def _gives(frame: Frame, stmt: cst.CSTNode, names: frozenset[str]) -> bool:
         call = stmt.value
         given = frozenset().union(*(read_names(a.value) for a in call.args if isinstance(a.value, _PATHS)))
         given -= {"True", "False", "None"}
+        given = given if call is event.node else frozenset()  # random.shuffle(rows), not evaluate(rows)
         given |= read_names(call.func.value) if isinstance(call.func, cst.Attribute) else frozenset()
         return bool(given & names)
     return False
