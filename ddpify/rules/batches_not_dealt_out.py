@@ -148,7 +148,8 @@ class BatchesNotDealtOut(Rule):
             source,
             known.loop,
             f"the batches of `{source.code(known.sequence)}` are dealt out whole: a step on N processes sees N of "
-            "them, and where they do not divide by N, the first ones are trained on and counted twice",
+            "them, and where they do not divide by N, the first ones are trained on twice: sums over the batches hold "
+            "them twice, also where they are divided by the number of all batches",
             note=True,
         )
 
