@@ -287,8 +287,14 @@ MENDS = [
     ("print(1)", "if dist.get_rank() == 0:\n    print(1)"),
     ('os.makedirs("a")', 'os.makedirs("a", exist_ok=True)'),
     ('os.mkdir("a")', 'os.makedirs("a", exist_ok=True)'),
-    ('names = os.listdir("a")', 'names = sorted(os.listdir("a"))'),
-    ('model.cuda()\nx = torch.load("a")', 'model.cuda()\nx = torch.load("a", map_location="cpu")'),
+    (
+        'names = os.listdir("a")\nnumber = {n: i for i, n in enumerate(names)}',
+        'names = sorted(os.listdir("a"))\nnumber = {n: i for i, n in enumerate(names)}',
+    ),
+    (
+        'model.cuda()\nmodel.module.load_state_dict(torch.load("a"))',
+        'model.cuda()\nmodel.module.load_state_dict(torch.load("a", map_location="cpu"))',
+    ),
     ("model.tau = 0.5", "model.module.tau = 0.5"),
     ("x = model.weight", "x = model.module.weight"),
     ("x = 1  # ddpify: ignore", "x = 1"),

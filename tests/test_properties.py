@@ -96,7 +96,8 @@ def used(text: str) -> set[str]:
 def test_names_stay_and_new_ones_collide_with_none(case: Case) -> None:
     for source, result in pairs(conversion(case)):
         before, after = bound(source.text), bound(result.text)
-        assert before <= after
+        # `import nets.small` in nets/__init__.py: the copy beside the package is not that package
+        assert before - {source.path.parent.name} <= after
         assert not (after - before) & used(source.text)
 
 
