@@ -112,7 +112,8 @@ class Pairs:
 
     def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
         calls = [getattr(item, "callspec", None) for item in request.session.items]
-        self.asked = [(c.params["shape"], c.params.get("world", 2)) for c in calls if c and "shape" in c.params]
+        asked = [(c.params.get("shape"), c.params.get("world", 2)) for c in calls if c]
+        self.asked = [(shape, world) for shape, world in asked if isinstance(shape, Shape)]
         self.factory = factory
         self.done: dict[int, dict[str, Pair]] = {}
 
@@ -233,9 +234,12 @@ DAMAGES = (
         "mean loss .* and not",
     ),
     Damage(
-        "a part of a network that trains itself goes past the wrapper",
+        "the parts of a network that trains itself go past the wrapper",
         "parts_that_train",
-        (('forward_through(model, "encoder", x)', "self.encoder(x)"),),
+        (
+            ('forward_through(model, "encoder", x)', "self.encoder(x)"),
+            ('forward_through(model, "decoder", code)', "self.decoder(code)"),
+        ),
         _LOSSES,
     ),
     Damage(

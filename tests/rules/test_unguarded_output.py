@@ -662,3 +662,14 @@ def test_what_no_seed_fixes_is_drawn_by_the_rank_that_needs_it() -> None:
     imports = f"import random\n{WRITER}"
     result = edited(script(imports=imports, before=NAMED, inside="writer.add_scalar('loss', loss.item())"), CODE)
     assert f"{NAMED} if is_main_process() else None" in result.text
+
+
+def test_a_writer_in_a_dict_is_guarded_by_its_key() -> None:
+    before = "held = {'writer': Board(), 'steps': 0}"
+    inside = "held['writer'].add_scalar('loss', loss.item(), held['steps'])\nheld['steps'] += 1"
+    result = edited(script(imports=WRITER, before=before, inside=inside, after="held['writer'].close()"), CODE)
+    assert result.has("held = {'writer': (Board() if is_main_process() else None), 'steps': 0}")
+    assert result.has("if is_main_process():\n    held['writer'].add_scalar('loss', loss.item(), held['steps'])")
+    assert result.has("held['steps'] += 1")
+    assert result.has("if is_main_process():\n    held['writer'].close()")
+    assert not result.left
