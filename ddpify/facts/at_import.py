@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.facts.contents import constants
 from ddpify.facts.devices import device_uses
 from ddpify.facts.frames import Event
-from ddpify.facts.placing import in_block, steps
+from ddpify.facts.placing import import_on, in_block, steps
 from ddpify.facts.values import Data, Device, Value
 from ddpify.source import Source
 
@@ -43,10 +43,10 @@ def _may_be_gpu(event: Event, value: Value) -> bool:
 def _in_module(facts: Facts, event: Event) -> tuple[Source, cst.CSTNode] | None:
     """Where it stands in the module that is imported; None where the script's own statements lead to it."""
     way = steps(event)
-    imports = [at for at, (_, stmt, _) in enumerate(way) if isinstance(stmt, (cst.Import, cst.ImportFrom))]
-    if not imports or imports[-1] + 1 >= len(way):
+    at = import_on(way)
+    if at is None or at + 1 >= len(way):
         return None
-    frame, stmt, _ = way[imports[-1] + 1]
+    frame, stmt, _ = way[at + 1]
     if frame.func is not None or not facts.editable(frame.source):
         return None
     return frame.source, in_block(frame.source, stmt, frame.source.module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import libcst as cst
 
@@ -16,6 +16,12 @@ def steps(event: Event) -> list[Step]:
     """The frames that lead to an event, outermost first, each with the statement that leads on."""
     chain = next(event.frame.chains(1), ())
     return [*((e.frame, e.stmt, e.loops) for e in chain), (event.frame, event.stmt, event.loops)]
+
+
+def import_on(way: Sequence[Step]) -> int | None:
+    """The place of the last import on a way: what comes behind it runs while that module is imported."""
+    found = [at for at, (_, stmt, _) in enumerate(way) if isinstance(stmt, (cst.Import, cst.ImportFrom))]
+    return found[-1] if found else None
 
 
 def blocks(source: Source, stmt: cst.CSTNode) -> list[cst.CSTNode]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from ddpify.facts.drawing import unseeded_data
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.placing import Step, blocks, common_block, in_block, is_guard, steps
+from ddpify.facts.placing import Step, blocks, common_block, import_on, in_block, is_guard, steps
 from ddpify.facts.redrawn import redrawn
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
@@ -77,7 +78,7 @@ def find_setup(facts: Facts) -> SetUp | None:
     placed = [(e, [(frame.home, stmt, loops) for frame, stmt, loops in steps(e)]) for e in events]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
     # what happens in a module when it is imported happens before the script's own statements, whatever they are
-    placed = [(e, s) for e, s in placed if not any(isinstance(stmt, (cst.Import, cst.ImportFrom)) for _, stmt, _ in s)]
+    placed = [(e, s) for e, s in placed if import_on(s) is None]
     guarded = [(e, s) for e, s in placed if any(is_guard(a) for a in facts.source.ancestors(s[0][1]))]
     # seeds and a device at the top of a module may stay there (DataLoader workers import it again); data and models
     # need the group
@@ -153,10 +154,16 @@ def _meeting(facts: Facts, placed: list[_Placed]) -> tuple[Frame, list[cst.CSTNo
     return placed[0][1][depth][0], [s[depth][1] for _, s in placed]
 
 
+def _path_names(facts: Facts) -> Iterator[Event]:
+    """Where a path is named by the time or by chance, or by what is there."""
+    yield from dated_paths(facts.flow)
+    yield from (s.event for s in searched_paths(facts.flow))
+
+
 def _named_above(facts: Facts, frame: Frame) -> list[_Placed]:
     """`run = time.strftime(...)` in the function that calls the one which trains: the group has to be there by then."""
     found: list[_Placed] = []
-    for event in (*dated_paths(facts.flow), *(s.event for s in searched_paths(facts.flow))):
+    for event in _path_names(facts):
         way = [(f.home, stmt, loops) for f, stmt, loops in steps(event)]
         inside = any(f is frame for f, _, _ in way) or any(
             isinstance(s, (cst.Import, cst.ImportFrom)) for _, s, _ in way
@@ -180,7 +187,7 @@ def _before_names(
     Every rank has to have rank 0's name.
     """
     source = frame.source
-    for event in (*dated_paths(facts.flow), *(s.event for s in searched_paths(facts.flow))):
+    for event in _path_names(facts):
         stmt = next((s for f, s, _ in steps(event) if f is frame), None)
         if stmt is None or block not in blocks(source, stmt):
             continue
