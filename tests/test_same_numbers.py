@@ -34,6 +34,7 @@ SHAPES = (
     Shape("ratios_of_batches"),
     Shape("rows_by_index"),
     Shape("scaled_sums", doubled=(("default=6", "default=12"),)),
+    Shape("squeezed_scores"),
     Shape("sums_by_hand", own="^  .* of "),
     Shape("steps_and_passes", own="window"),
     Shape("steps_first_sums"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from ddpify.facts.contents import constants
+from ddpify.facts.dropped import drops_dimension
 from ddpify.facts.fixedsize import counts_on_size
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
@@ -56,6 +57,8 @@ def _evaluation(facts: Facts, loader: Loader, over: tuple[LoopFacts, ...]) -> Ev
     if taken := _taken(facts, loader):
         # a rank without a batch would have none to take, and a shard's first batch is another one
         return Evaluation(loader, known, "all", f"{taken} takes a batch by itself", over)
+    if dropped := next((how for lp in over if (how := drops_dimension(facts, lp, size))), ""):
+        return Evaluation(loader, known, "all", dropped, over)
     per_batch = next((lp.per_batch for lp in sorted(over, key=lambda lp: lp.peeks) if lp.per_batch), "") or (
         "it drops its last batch" if known.drop_last is not False else ""
     )

@@ -547,3 +547,46 @@ def test_what_each_batch_leaves_is_left_of_all_batches(left: str, what: str) -> 
 def test_what_is_left_behind_the_loop_asks_for_nothing(after: str) -> None:
     result = edited(script(before=LEFT.format(left="pass", after=after), inside="print(right(model))"), "DDP304")
     assert SHARED in result.text
+
+
+SQUEEZED = """
+held_set = TensorDataset(torch.ones(9, 4), torch.ones(9))
+held = DataLoader(held_set, batch_size={size})
+
+class Scorer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 1)
+
+    def forward(self, x):
+        return {given}
+
+scorer = Scorer()
+
+def right(model):
+    total = 0
+    with torch.no_grad():
+        for x, y in held:
+            total += ({asked} > y).sum().item()
+    return total / len(held_set)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "size", "shared"),
+    [
+        ("self.fc(x)", "model(x).squeeze()", "4", False),
+        ("self.fc(x)", "torch.squeeze(model(x))", "4", False),
+        ("self.fc(x).squeeze()", "model(x)", "4", False),
+        ("self.fc(x)", "model(x).squeeze(1)", "4", True),
+        ("self.fc(x)", "torch.squeeze(model(x), dim=-1)", "4", True),
+        ("self.fc(x)", "model(x).squeeze()", "1", True),
+    ],
+)
+def test_a_batch_whose_own_dimension_may_be_squeezed_is_no_rank_s_share(
+    given: str, asked: str, size: str, shared: bool
+) -> None:
+    """A rank's share may end in a batch of one sample where the whole set does not."""
+    text = script(before=SQUEEZED.format(given=given, asked=asked, size=size), inside="print(right(scorer))")
+    result = edited(text, "DDP304", "DDP501")
+    assert (SHARED in result.text) == shared
