@@ -260,6 +260,16 @@ def <share_of_rank>(batches):
     batches = list(batches)
     return [batches[i] for i in <DistributedSampler>(batches, shuffle=False)]
 ''',
+    "share_with_weights": '''
+def <share_with_weights>(batches):
+    """This process's part of the batches, each with its weight in sums: as many on every process.
+
+    Where they do not divide, the first ones come again, with weight 0.
+    """
+    batches, world_size = list(batches), <dist>.get_world_size()
+    places = range(<dist>.get_rank(), -(-len(batches) // world_size) * world_size, world_size)
+    return [(batches[i % len(batches)], int(i < len(batches))) for i in places]
+''',
     "per_process": '''
 def <per_process>(batch_size):
     """This process's part of a batch that all processes read together."""

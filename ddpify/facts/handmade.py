@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
-import sys
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,17 +12,17 @@ import libcst as cst
 from ddpify.facts.columns import Columns, columns
 from ddpify.facts.cursors import Cursor, cursor
 from ddpify.facts.dealt import every_so_often, last_pass, own_tests
-from ddpify.facts.definitions import definitions
 from ddpify.facts.dependencies import bindings, bound_names, read_names
 from ddpify.facts.draws import drawn, own_generators
 from ddpify.facts.externals import role_of
-from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.frames import Event, Loop
 from ddpify.facts.levels import Level, levels
+from ddpify.facts.makers import called, maker, passes_on
 from ddpify.facts.positions import own_positions
 from ddpify.facts.recurrence import left_behind
 from ddpify.facts.totals import made_alike as alike
 from ddpify.facts.trails import way_back
-from ddpify.facts.values import Class, Const, Data, Ext, Method, Obj, Thing, Value
+from ddpify.facts.values import Data, Ext, Thing
 from ddpify.facts.whole import Rows, Unshared, trained_whole, whole_rows
 from ddpify.source import Source, walk
 
@@ -64,9 +63,6 @@ def drawn_by_steps(facts: Facts) -> set[int]:
 Handmade = Rows | Turns | Draws | Columns | Unshared
 
 _LOADER = "put the tensors into a TensorDataset and a DataLoader"
-#: packages whose functions give plain lists, arrays and tensors
-#: libraries whose functions give plain data: what they read or compute can be cut and drawn from
-_PLAIN = frozenset({"numpy", "torch", "pandas", *sys.stdlib_module_names})
 _WHOLE = ("randperm", "permutation", "shuffle", "permuted")
 _ORDER = ("randperm", "permutation", "shuffle", "sample", "choice", "permuted")
 
@@ -82,7 +78,7 @@ def handmade(facts: Facts) -> tuple[Handmade, ...]:
         if e.node in roles.training_forwards and e.grad is not False and e.seq < facts.flow.main_end
     ]
     for obj, event in roles.other_data:
-        outside = next(iter(_called(obj)), None) if isinstance(obj, Thing) else None
+        outside = next(iter(called(obj)), None) if isinstance(obj, Thing) else None
         if outside is not None and isinstance(obj, Thing):
             return (_of_library(facts, outside, obj.site.source, obj.site.node, event),)
     found: list[Handmade] = []
@@ -97,6 +93,9 @@ def handmade(facts: Facts) -> tuple[Handmade, ...]:
             found[twin] = known if isinstance(known, Columns) else found[twin]
         elif not _same(found[twin], known):
             return (_unread(facts, e),)
+    for e in forwards if found and all(isinstance(h, Turns) for h in found) else ():
+        for known in _on_other_ways(facts, e):
+            found += [known] if not any(_one_loop(other, known) for other in found) else []
     return tuple(found) or (_unread(facts, roles.backwards[0]),)
 
 
@@ -163,61 +162,6 @@ def _of_library(facts: Facts, name: str, source: Source, node: cst.CSTNode, even
     return Unshared(event.frame.source, event.node, why, "read the data through a torch DataLoader", about)
 
 
-def _maker(facts: Facts, level: Level, event: Event, sequence: cst.BaseExpression) -> tuple[str, bool]:
-    """The function of another library that made what is iterated, and whether anything did."""
-    chain = next(event.frame.chains(), ())
-    frames = [level.frame, *(e.frame for e in reversed(chain))]
-    node: cst.CSTNode | None = sequence
-    for frame in frames:
-        while isinstance(node, cst.Name) and node.value not in frame.arguments:
-            holder = frame.scope.holder(node.value)
-            if holder is None:
-                return "", node.value in dir(builtins)
-            stmt = holder.bound_at.get(node.value)
-            node = getattr(stmt, "value", None) if isinstance(stmt, (cst.Assign, cst.AnnAssign)) else None
-            if isinstance(node, cst.Call) and _passes_on(facts.flow.values.get(node.func, ())) and node.args:
-                node = node.args[0].value
-        if not isinstance(node, cst.Name):
-            break
-        node = frame.arguments[node.value]
-    name = _behind(facts, node, level.frame) if isinstance(node, cst.Call) else ""
-    name = name or _behind(facts, sequence, level.frame)
-    things = (o for o in facts.flow.values.get(sequence, ()) if isinstance(o, Thing))
-    return name or next((n for o in things for n in _called(o)), ""), True
-
-
-def _behind(facts: Facts, node: cst.CSTNode, frame: Frame, index: int | None = None, depth: int = 8) -> str:
-    """The function of another library whose result it is, or one of whose results: `train, test = Iterator.splits()`"""
-    for obj in facts.flow.values.get(node.func, ()) if isinstance(node, cst.Call) else ():
-        if isinstance(obj, Ext) and _other_library(obj):
-            return obj.name
-        if isinstance(obj, Method) and isinstance(obj.obj, Thing) and _called(obj.obj):
-            return f"{_called(obj.obj)[0]}.{obj.name}"
-    if isinstance(node, cst.Call) and (base := _base_that_makes(facts, node.func)):
-        return base
-    before = definitions(facts.flow).of(node, frame, index) if depth else []
-    return next((n for d in before if (n := _behind(facts, d.node, d.frame, d.index, depth - 1))), "")
-
-
-def _base_that_makes(facts: Facts, func: cst.BaseExpression) -> str:
-    """`Buckets.splits(...)` or `Buckets(...)`, of a class that has how it iterates from another library."""
-    owner, name = (func.value, func.attr.value) if isinstance(func, cst.Attribute) else (func, "__iter__")
-    for obj in facts.flow.values.get(owner, ()):
-        if isinstance(obj, Class) and not obj.member(name):
-            return next((b for b in sorted(obj.outside()) if _other_library(Ext(b))), "")
-    return ""
-
-
-def _called(thing: Thing) -> list[str]:
-    """`torchtext.data.BucketIterator`: the unknown function that gave a thing."""
-    names = [o for o in thing.fields.get("__name__", ()) if isinstance(o, Const) and isinstance(o.value, str)]
-    return [str(o.value) for o in names if _other_library(Ext(str(o.value)))]
-
-
-def _other_library(obj: Obj) -> bool:
-    return isinstance(obj, Ext) and "." in obj.name and obj.name.split(".")[0] not in _PLAIN
-
-
 # ---- one forward ------------------------------------------------------------------------------------------
 
 
@@ -249,6 +193,20 @@ def _of_forward(facts: Facts, event: Event, first: Unshared) -> Handmade:
     return whole_rows(facts, event, inner, first)
 
 
+def _on_other_ways(facts: Facts, event: Event) -> Iterator[Turns]:
+    """`learn(x, y)`, which two loops call: each of them is dealt out."""
+    assert isinstance(event.node, cst.Call)
+    given = frozenset().union(*(read_names(a.value) for a in event.node.args))
+    for chain in itertools.islice(event.frame.chains(), 1, None):
+        way = levels(facts, event, given, chain)
+        for level, loop in ((lv, lp) for lv in way for lp in reversed(lv.loops)):
+            if isinstance(loop.node, cst.For) and bound_names(loop.node.target) & level.names:
+                known = _turns(facts, event, level, loop, _unread(facts, event))
+                if isinstance(known, Turns) and left_behind(facts, way) is None:
+                    yield known
+                break
+
+
 def _moved(facts: Facts, event: Event, way: list[Level], first: Unshared) -> Turns | None:
     """`at += size` at the end of each pass: the place is a number of passes, which can be dealt out."""
     found = cursor(facts, way)
@@ -263,7 +221,7 @@ def _turns(facts: Facts, event: Event, level: Level, loop: Loop, first: Unshared
     node, source = loop.node, level.frame.source
     assert isinstance(node, cst.For)
     sequence = node.iter
-    while isinstance(sequence, cst.Call) and sequence.args and _passes_on(facts.flow.values.get(sequence.func, ())):
+    while isinstance(sequence, cst.Call) and sequence.args and passes_on(facts.flow.values.get(sequence.func, ())):
         sequence = sequence.args[0].value
     about = way_back(facts.flow, sequence, source, level.frame)
     if isinstance(sequence, cst.Call) and any(
@@ -271,9 +229,9 @@ def _turns(facts: Facts, event: Event, level: Level, loop: Loop, first: Unshared
     ):
         why = f"the batches are counted by a progress bar, `{about.value}`"
         return Unshared(source, sequence, why, "write tqdm(range(...))", about)
-    maker, made = _maker(facts, level, event, sequence)
-    if maker:
-        return _of_library(facts, maker, source, sequence, event)
+    name, made = maker(facts, level, event, sequence)
+    if name:
+        return _of_library(facts, name, source, sequence, event)
     if not made:
         why = f"nothing in the script makes `{about.value}`, which it trains on"
         return Unshared(source, sequence, why, f"define `{about.value}`", about)
@@ -317,11 +275,6 @@ def _is(facts: Facts, func: cst.BaseExpression, name: str) -> bool:
 def _on_loss(facts: Facts, event: Event) -> bool:
     tests = [n.test for n in event.under if isinstance(n, cst.If)]
     return any(isinstance(o, Data) and o.origins for t in tests for o in facts.flow.values.get(t, ()))
-
-
-def _passes_on(value: Value) -> bool:
-    """`enumerate` and `tqdm`, which give what they are given."""
-    return any(isinstance(o, Ext) and (o.name == "builtins.enumerate" or role_of(o.name) == "progress") for o in value)
 
 
 def _orders(facts: Facts) -> Iterator[Event]:

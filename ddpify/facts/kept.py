@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ddpify.facts.again import Again, computed_again
 from ddpify.facts.altered import OTHERWISE, altered
 from ddpify.facts.collected import collected, holder_of, holders_of_lists, left_over, mean_lists
+from ddpify.facts.inorder import batch_lists
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import Meter, meters
 from ddpify.facts.metrics import loop_facts
@@ -37,6 +38,8 @@ class Kept:
     rows: tuple[tuple[str, str], ...] = ()
     #: arrays of which each rank has written some rows, and that cannot be put together
     holes: tuple[str, ...] = ()
+    #: lists with an entry for each batch of those that are dealt out whole
+    ordered: tuple[str, ...] = ()
 
 
 def kept(facts: Facts, loop: LoopFacts) -> Kept:
@@ -46,10 +49,11 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     counted = [t for t in counted if t.form == "entries" or t.target not in otherwise]
     again = () if loop.dealt else computed_again(facts, loop, frozenset(t.target for t in counted))
     names = collected(facts, loop, frozenset(name for a in again for name in a.reads))
-    lists = [name for name in mean_lists(facts, loop) if base_of(name) in names]
+    ordered = [name for name in batch_lists(facts, loop) if name in names]
+    lists = [name for name in mean_lists(facts, loop) if base_of(name) in names and name not in ordered]
     held = [m for m in meters(facts, loop) if m.target in names]
-    counted = [t for t in counted if t.target not in lists]
-    whole = {*holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
+    counted = [t for t in counted if t.target not in lists and t.target not in ordered]
+    whole = {*ordered, *holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
     made = [] if loop.dealt else left_over(facts, loop)
     whole |= {a.name for a in again}
     idle = _fed_elsewhere(facts, loop)
@@ -61,12 +65,16 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     lists = [name for name in lists if name not in idle]
     held = [m for m in held if m.target not in idle]
     counted = [t for t in counted if t.target not in idle]
-    return Kept(tuple(lists), tuple(held), tuple(counted), tuple(rest), again, tuple(rows), tuple(holes))
+    return Kept(
+        tuple(lists), tuple(held), tuple(counted), tuple(rest), again, tuple(rows), tuple(holes), tuple(ordered)
+    )
 
 
 def _fed_elsewhere(facts: Facts, loop: LoopFacts) -> set[str]:
     """`if phase == "val": answers.append(...)` of a loop that trains in another phase: nothing of the training."""
     trains: dict[str, bool] = {}
+    if loop.dealt:
+        return set()
     for e in facts.flow.log.of("method", "call", "augment", "store"):
         holder = holder_of(e) if e.frame is loop.frame and loop.node in e.frame.source.ancestors(e.stmt) else None
         if holder is not None:
@@ -87,7 +95,7 @@ def brought_together(facts: Facts, loop: LoopFacts) -> set[str]:
     sums = {a.target for a in loop.accumulators if a.fresh and (a.read_after or a.target in needed(facts, loop))}
     sums |= {a.name for a in found.again}
     sums |= {name for name, _ in found.rows}
-    return sums | {*found.lists, *(m.target for m in found.meters), *(t.target for t in found.tallies)}
+    return sums | {*found.lists, *found.ordered, *(m.target for m in found.meters), *(t.target for t in found.tallies)}
 
 
 def together(facts: Facts) -> frozenset[tuple[int, str]]:

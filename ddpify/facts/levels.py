@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from ddpify.facts.definitions import argument_of
 from ddpify.facts.dependencies import bindings, closure, read_names
-from ddpify.facts.frames import Event, Frame, Loop
+from ddpify.facts.frames import Entry, Event, Frame, Loop
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
@@ -29,29 +30,33 @@ class Level:
         return getattr(self.loops[0].node, "body", self.frame.node) if self.loops else self.frame.node
 
 
-def levels(facts: Facts, event: Event, names: frozenset[str]) -> list[Level]:
-    """What an event depends on in each frame on the way to it, innermost first."""
+def levels(facts: Facts, event: Event, names: frozenset[str], chain: tuple[Entry, ...] | None = None) -> list[Level]:
+    """What an event depends on in each frame on the way to it, innermost first.
+
+    `chain`: on this of the ways that lead to it, not on the first.
+    """
     around = {id(n) for n in facts.roles.training_loops}
     around -= _made_anew(facts)
-    chain = next(event.frame.chains(), ())
-    steps = [(event.frame, event.loops), *((e.frame, e.loops) for e in reversed(chain))]
+    way = tuple(reversed(next(event.frame.chains(), ()) if chain is None else chain))
+    steps = [(event.frame, event.loops), *((e.frame, e.loops) for e in way)]
     found = []
-    for frame, running in steps:
+    for at, (frame, running) in enumerate(steps):
         loops = tuple(lp for lp in running if id(lp.node) in around and lp.frame is frame)
         level = Level(frame, loops, names)
         level = Level(frame, loops, closure(names, bindings(level.body)))
         found.append(level)
-        names = outside(level)
+        names = outside(level, way[at].call if chain is not None and at < len(way) else None)
     return found
 
 
-def outside(level: Level) -> frozenset[str]:
+def outside(level: Level, call: cst.CSTNode | None = None) -> frozenset[str]:
     """The names of a function's frame in terms of its caller: arguments for parameters, free names as they are."""
     found: set[str] = set()
     for name in level.names:
         base = name.split(".")[0]
         if base in level.frame.arguments:
-            given = level.frame.arguments[base]
+            own = argument_of(call, level.frame, base) if call is not None else None
+            given = own if own is not None else level.frame.arguments[base]
             found |= read_names(given) if given is not None else ({name} if "." in name else set())
         elif base not in level.frame.assigned or "." in name:
             found.add(name)

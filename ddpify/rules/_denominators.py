@@ -14,14 +14,20 @@ from ddpify.facts.loops import Accumulator, LoopFacts
 from ddpify.facts.roles import expression_for
 from ddpify.facts.sharding import loader_facts, subset_indices
 from ddpify.facts.values import Dataset, FromLength, FromLoop, Instance, Loader, Sampler, Thing
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 
 def denominators(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[Edit]:
     """`total / len(loader)` behind the loop: the divisor is one rank's number of batches, so it is multiplied."""
+    world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
+    for divisor in divisors(facts, loop, sums):
+        yield from _divisor(facts, loop, divisor, world)
+
+
+def divisors(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iterator[cst.BaseExpression]:
+    """What the sums are divided by behind the loop, where that is no sum itself, nor a size for all ranks together."""
     targets = {a.target for a in sums if not _of_all(facts, loop, a.added)}
     end = loop.source.span(loop.node.body).end
-    world = f" * {facts.names_of(loop.source)['dist']}.get_world_size()"
     for node in walk(loop.frame.node):
         if loop.source.span(node).start <= end if isinstance(node, (cst.BinaryOperation, cst.AugAssign)) else True:
             continue
@@ -43,7 +49,7 @@ def denominators(facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> Iter
             continue
         if _of_all(facts, loop, [divisor]):
             continue
-        yield from _divisor(facts, loop, divisor, world)
+        yield divisor
 
 
 def _of_all(facts: Facts, loop: LoopFacts, nodes: Iterable[cst.BaseExpression]) -> bool:
@@ -60,10 +66,7 @@ def _divisor(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: 
         batches = isinstance(origin, FromLength) and origin.of is loop.loader
         index = isinstance(origin, FromLoop) and origin.loop is loop.node
         if batches or index or share:
-            bracket = not getattr(divisor, "lpar", ()) and not isinstance(
-                loop.source.parents.get(divisor), cst.AugAssign
-            )
-            yield Surround(loop.source, divisor, "(" if bracket else "", f"{world})" if bracket else world)
+            yield from _times(loop.source, divisor, world)
             return
         if (
             isinstance(origin, FromLength)
@@ -75,6 +78,15 @@ def _divisor(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression, world: 
             if name is not None and isinstance(loop.loader, Loader) and mine and _reads_all(facts, loop.loader):
                 yield from _samples(loop, divisor, name, world)
                 return
+
+
+def _times(source: Source, divisor: cst.BaseExpression, world: str) -> Iterator[Edit]:
+    """`len(loader) * world`, in brackets where something is divided by it; what stands in brackets keeps its own."""
+    alone = isinstance(source.parents.get(divisor), cst.AugAssign) or bool(divisor.lpar)
+    before, after = "", world
+    if isinstance(divisor, (cst.BinaryOperation, cst.IfExp)):
+        before, after = "(", f"){world}"
+    yield Surround(source, divisor, before if alone else f"({before}", after if alone else f"{after})")
 
 
 def _reads_all(facts: Facts, loader: Loader) -> bool:

@@ -23,6 +23,8 @@ def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> I
     found = kept(facts, loop)
     if found.rest:
         yield one_shard(rule, loop, found.rest)
+    for name in found.ordered:
+        yield _in_order(rule, facts, loop, name)
     for name in found.lists:
         yield _average_list(rule, facts, loop, name)
     yield from _meters(rule, facts, loop, found.meters, done)
@@ -108,6 +110,21 @@ def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Findi
         f"the numbers in `{name}` are averaged over the ranks",
         InsertAfter(loop.source, loop.node, (line,)),
         *mean_helpers(facts, loop.source),
+        reason=_REASON,
+    )
+
+
+def _in_order(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Finding:
+    """A list with an entry for each batch that was dealt out: those of all ranks, as one process has them."""
+    held = behind_wrapper(facts, loop.frame, name)
+    line = f"{held}[:] = {facts.names_of(loop.source)['gather_in_order']}({held})"
+    return rule.finding(
+        loop.source,
+        loop.node,
+        f"`{name}` is put together from all ranks",
+        InsertAfter(loop.source, loop.node, (line,)),
+        AddHelper(loop.source, "gather_in_order"),
+        AddImport(loop.source, "dist"),
         reason=_REASON,
     )
 

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, InsertBefore, Replace, Surround
+from ddpify.edits import AddHelper, Edit, InsertAfter, InsertBefore, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.cursors import Cursor
 from ddpify.facts.drawing import is_certain, unseeded_data
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, Turns, hand_fed
+from ddpify.facts.metrics import loop_facts
 from ddpify.facts.redrawn import covered, redrawn
+from ddpify.facts.repeats import repeats
 from ddpify.facts.seeds import is_noisy, seeds
 from ddpify.facts.splits import unseeded_orders
 from ddpify.facts.trails import Hints, shown, way_back
-from ddpify.helpers import Names
 from ddpify.rules._base import Converts, Finding, Rule
+from ddpify.rules._repeats import needs, share_helper, target_edits, weighs, weight_edits
 from ddpify.rules._shared import loop_elsewhere
 from ddpify.source import Source
 
@@ -37,8 +39,10 @@ class BatchesNotDealtOut(Rule):
 
     ## Edit
     `for i in share_of_rank(range(0, len(x), 32))`. Every rank makes as many steps; where the batches do not divide, the
-    first ones come twice, as in a DistributedSampler. An order that is drawn at random is rank 0's. What is done every
-    so many passes (`if (i + 1) % 4 == 0: optimizer.step()`) goes by the passes of each rank, which all count alike.
+    first ones come twice, as in a DistributedSampler, and numbers that are put together behind the loop count them
+    once (`for i, weight in share_with_weights(...)`, `total += weight * loss.item()`). An order that is drawn at random
+    is rank 0's. What is done every so many passes (`if (i + 1) % 4 == 0: optimizer.step()`) goes by the passes of each
+    rank, which all count alike.
 
     ## When not
     Where a step goes on from what the step before it left (a recurrent state, a position that is moved on), or what is
@@ -140,26 +144,39 @@ class BatchesNotDealtOut(Rule):
             f"every rank trains on all batches of `{source.code(known.sequence)}`",
             *self.shared(facts, known),
             *edits,
-            AddHelper(source, "share_of_rank"),
-            AddImport(source, "DistributedSampler"),
+            *needs(facts, known),
             reason="each rank gets its own batches, and as many as the others",
         )
         yield self.finding(
             source,
             known.loop,
             f"the batches of `{source.code(known.sequence)}` are dealt out whole: a step on N processes sees N of "
-            "them, and where they do not divide by N, the first ones are trained on twice: sums over the batches hold "
-            "them twice, also where they are divided by the number of all batches",
+            "them, and where they do not divide by N, the first ones are trained on twice"
+            + (", and counted once" if weighs(facts, known) else ""),
             note=True,
         )
+        found = repeats(facts, known.loop)
+        twice = found.unweighed if weighs(facts, known) or not found.weighs else self.all_of(facts, known)
+        for name in dict.fromkeys(twice):
+            yield self.finding(
+                source,
+                known.loop,
+                f"`{name}` counts the first batches twice where `{source.code(known.sequence)}` does not divide by the "
+                "number of processes",
+                left=f"add to `{name}` in the loop itself, and only what it is used for behind the loop",
+            )
+
+    def all_of(self, facts: Facts, known: Turns) -> list[str]:
+        """Every sum of a loop whose target has no place for a weight."""
+        loops = (lp for lp in facts.cached("loops", loop_facts) if lp.node is known.loop and lp.dealt)
+        return [a.target for lp in loops for a in lp.accumulators if a.fresh and a.read_after]
 
     def shared(self, facts: Facts, known: Turns) -> Iterator[Edit]:
         """`for i in share_of_rank(range(n))`, with a number of its own where tests count the passes."""
         source, names = known.level.frame.source, facts.names_of(known.level.frame.source)
-        before, after = f"{names['share_of_rank']}(", ")"
+        before, after, count, index = f"{names[share_helper(facts, known)]}(", ")", "", ""
         if known.counted:
             count = names.fresh("count")
-            yield Surround(source, known.loop.target, f"{count}, ", "")
             yield from (Replace(source, n, count) for n in known.counted)
             paired = f"zip({source.code(known.sequence)}, "
             if known.loop.iter is known.sequence:
@@ -168,18 +185,19 @@ class BatchesNotDealtOut(Rule):
                 yield Surround(source, known.loop.iter, paired, ")")
         if not any(r.turns is known for r in redrawn(facts)):  # there DDP314 gives it a statement of its own
             yield Surround(source, known.sequence, before, after)
-        if known.cursor is not None:
-            yield from self.placed(source, names, known, known.cursor)
-
-    def placed(self, source: Source, names: Names, known: Turns, cursor: Cursor) -> Iterator[Edit]:
-        """`at = step * size` at the head of each pass, where the pass before would have left it."""
-        index = source.code(known.loop.target)
-        if index == "_":
+        if known.cursor is not None and source.code(known.loop.target) == "_":
             index = names.fresh("index")
-            yield Replace(source, known.loop.target, index)
+        yield from target_edits(facts, known, count, index)
+        if known.cursor is not None:
+            yield self.placed(source, known, known.cursor, index)
+        yield from weight_edits(facts, known)
+
+    def placed(self, source: Source, known: Turns, cursor: Cursor, index: str) -> Edit:
+        """`at = step * size` at the head of each pass, where the pass before would have left it."""
         first = known.loop.body.body[0]
         stmt = first.body[0] if isinstance(first, cst.SimpleStatementLine) else first
-        yield InsertBefore(source, stmt, (f"{cursor.name} = {index} * {source.code(cursor.step)}",))
+        index = index or source.code(known.loop.target)
+        return InsertBefore(source, stmt, (f"{cursor.name} = {index} * {source.code(cursor.step)}",))
 
     def orders(self, facts: Facts, known: Turns, done: set[int]) -> tuple[list[Edit], Finding | None]:
         """An order that is drawn while training has to be the same on all ranks."""

@@ -12,6 +12,7 @@ from ddpify.facts.sharding import loader_facts
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._guards import joined_group
 from ddpify.rules._hoisting import has_own_statement
+from ddpify.rules._repeats import share_helper
 
 _MODULES = {"torch": "torch", "numpy": "np", "random": "random"}
 
@@ -117,7 +118,7 @@ class DrawnOnEveryRank(Rule):
         edits: list[Edit] = []
         if known.turns is not None:
             name = names.fresh("batches")
-            around = (f"{names['share_of_rank']}(", ")")
+            around = (f"{names[share_helper(facts, known.turns)]}(", ")")
             edits.append(Hoist(source, known.turns.sequence, name, known.place, around=around, header=f"{header}:"))
         elif not self.hoisted(facts, known):
             edits.append(Guard(source, known.place, header))

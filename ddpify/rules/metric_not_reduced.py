@@ -22,9 +22,10 @@ from ddpify.facts.unreduced import adds_up
 from ddpify.facts.values import Loader
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._comprehensions import comprehensions
-from ddpify.rules._denominators import denominators, is_count, means_of_draws
+from ddpify.rules._denominators import denominators, divisors, is_count, means_of_draws
 from ddpify.rules._kept import evaluated_numbers, kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
+from ddpify.rules._repeats import counted_once
 from ddpify.rules._second_loader import readings, second_loader
 from ddpify.rules._shared import behind_wrapper, mean_helpers
 from ddpify.source import walk
@@ -258,6 +259,8 @@ class MetricNotReduced(Rule):
         values = [*targets]
         if not loop.training:
             more = self.batch_counts(facts, loop, targets, values)
+        elif loop.dealt and not loop.drawn:
+            more = counted_once(facts, loop, divisors(facts, loop, sums), targets, values)
         left = ", ".join(targets) if len(targets) > 1 else f"[{targets[0]}]"
         line = f"{left} = {facts.names_of(loop.source)['all_reduce_sum']}({', '.join(values)})"
         edits: list[Edit] = [
@@ -266,7 +269,7 @@ class MetricNotReduced(Rule):
             AddHelper(loop.source, "all_reduce_sum", reduce_options(facts) | _forms(sums, empty=not loop.training)),
             AddImport(loop.source, "dist"),
         ]
-        if loop.training and not self.phase(facts, loop):
+        if loop.training and (loop.drawn or not loop.dealt) and not self.phase(facts, loop):
             edits.extend(denominators(facts, loop, sums))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
         return self.finding(
