@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def intervals(facts: Facts) -> Iterator[tuple[Source, cst.BinaryOperation]]:
     """Each division that computes, from the length of the training set, after how many steps something is done."""
-    trained = {id(o) for loader in facts.roles.training_loaders for o in _sets(loader.dataset, 4)}
+    trained = {id(o) for loader in facts.roles.training_loaders for o in sets_of(loader.dataset, 4)}
     seen = set[int]()
     for p in facts.roles.passes:
         node, frame = p.loop.node, p.start.frame
@@ -51,19 +51,19 @@ def _division(source: Source, scope: cst.CSTNode, node: cst.BaseExpression) -> c
     return node if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.FloorDivide) else None
 
 
-def _sets(value: Value, depth: int) -> Iterator[Obj]:
+def sets_of(value: Value, depth: int) -> Iterator[Obj]:
     """A dataset, and those that it is a part of."""
     for obj in value if depth else ():
         yield obj
         if isinstance(obj, Dataset):
-            yield from _sets(obj.of, depth - 1)
+            yield from sets_of(obj.of, depth - 1)
 
 
 def counted_rows(facts: Facts, node: cst.CSTNode, frame: Frame) -> cst.Call | None:
     """`len(frame)` on the way to a number, where the training set is made of the rows of `frame`."""
     rows = facts.cached("rows", _rows)
-    for at, where in _way(facts, node, frame):
-        if isinstance(at, cst.Call) and len(at.args) == 1 and _is_len(facts, at):
+    for at, where in way_of(facts, node, frame):
+        if isinstance(at, cst.Call) and len(at.args) == 1 and is_len(facts, at):
             of = at.args[0].value
             loader = any(isinstance(o, Loader) for o in facts.flow.values.get(of, ()))
             if not loader and not rows.isdisjoint(_keys(facts, of, where)):
@@ -73,19 +73,19 @@ def counted_rows(facts: Facts, node: cst.CSTNode, frame: Frame) -> cst.Call | No
 
 def _rows(facts: Facts) -> frozenset[object]:
     """All that the training sets of the script's own classes are made of, by names and by expressions."""
-    sets = [o for loader in facts.roles.training_loaders for o in _sets(loader.dataset, 4)]
+    sets = [o for loader in facts.roles.training_loaders for o in sets_of(loader.dataset, 4)]
     made = [(o.site.node, o.site.frame) for o in sets if isinstance(o, Instance)]
     return frozenset(
         key
         for node, frame in made
         if isinstance(node, cst.Call) and frame is not None
         for arg in node.args
-        for at, where in _way(facts, arg.value, frame)
+        for at, where in way_of(facts, arg.value, frame)
         for key in _keys(facts, at, where)
     )
 
 
-def _way(facts: Facts, node: cst.CSTNode, frame: Frame, depth: int = 5) -> Iterator[tuple[cst.CSTNode, Frame]]:
+def way_of(facts: Facts, node: cst.CSTNode, frame: Frame, depth: int = 5) -> Iterator[tuple[cst.CSTNode, Frame]]:
     """The parts of an expression, and those of the expressions that its names have their values from."""
     for part in walk(node):
         if not isinstance(part, (cst.Name, cst.Attribute, cst.Call)):
@@ -93,7 +93,7 @@ def _way(facts: Facts, node: cst.CSTNode, frame: Frame, depth: int = 5) -> Itera
         yield part, frame
         if depth and not isinstance(part, cst.Call):
             for d in definitions(facts.flow).of(part, frame):
-                yield from _way(facts, d.node, d.frame, depth - 1)
+                yield from way_of(facts, d.node, d.frame, depth - 1)
 
 
 def _keys(facts: Facts, node: cst.CSTNode, frame: Frame) -> Iterator[object]:
@@ -106,5 +106,5 @@ def _keys(facts: Facts, node: cst.CSTNode, frame: Frame) -> Iterator[object]:
         yield id(d.node), d.index
 
 
-def _is_len(facts: Facts, call: cst.Call) -> bool:
+def is_len(facts: Facts, call: cst.Call) -> bool:
     return any(isinstance(o, Ext) and o.name == "builtins.len" for o in facts.flow.values.get(call.func, ()))

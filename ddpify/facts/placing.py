@@ -18,6 +18,12 @@ def steps(event: Event) -> list[Step]:
     return [*((e.frame, e.stmt, e.loops) for e in chain), (event.frame, event.stmt, event.loops)]
 
 
+def ways(event: Event) -> list[list[Step]]:
+    """All of the ways to an event: `evaluate()` is called by `train()`, and where the command line asks for it."""
+    chains = list(event.frame.chains()) or [()]
+    return [[*((e.frame, e.stmt, e.loops) for e in c), (event.frame, event.stmt, event.loops)] for c in chains]
+
+
 def import_on(way: Sequence[Step]) -> int | None:
     """The place of the last import on a way: what comes behind it runs while that module is imported."""
     found = [at for at, (_, stmt, _) in enumerate(way) if isinstance(stmt, (cst.Import, cst.ImportFrom))]

@@ -22,7 +22,7 @@ from ddpify.facts.drawing import unseeded_data
 from ddpify.facts.externals import role_of
 from ddpify.facts.fetches import is_fetch
 from ddpify.facts.frames import Event, Frame
-from ddpify.facts.placing import Step, blocks, common_block, import_on, in_block, is_guard, steps
+from ddpify.facts.placing import Step, blocks, common_block, import_on, in_block, is_guard, steps, ways
 from ddpify.facts.redrawn import redrawn
 from ddpify.facts.reimports import first_that_needs_group, started_workers
 from ddpify.facts.roles import root
@@ -75,7 +75,11 @@ def find_setup(facts: Facts) -> SetUp | None:
     events += [e for e in bound if e.stmt in choosing or _holds_model(facts, e.value)]
     events.sort(key=lambda e: e.seq)
     # what a comprehension does, the function around it does
-    placed = [(e, [(frame.home, stmt, loops) for frame, stmt, loops in steps(e)]) for e in events]
+    placed = [
+        (e, [(frame.home, stmt, loops) for frame, stmt, loops in way])
+        for e in events
+        for way in (ways(e) if e.kind in ("loader", "forward") else [steps(e)])
+    ]
     placed = [(e, s) for e, s in placed if s[0][0].source is facts.source]
     # what happens in a module when it is imported happens before the script's own statements, whatever they are
     placed = [(e, s) for e, s in placed if import_on(s) is None]

@@ -123,7 +123,13 @@ def _is_length(facts: Facts, loop: LoopFacts, divisor: cst.BaseExpression) -> bo
         return bool(divisor.args)
     binds = [e for e in facts.flow.log.of("bind") if e.frame is loop.frame] if isinstance(divisor, cst.Name) else []
     own = [e for e in binds if isinstance(divisor, cst.Name) and e.name == divisor.value]
-    return bool(own) and all(isinstance(e.stmt, cst.Assign) and isinstance(e.stmt.value, cst.Call) for e in own)
+    return bool(own) and all(isinstance(e.stmt, cst.Assign) and _counts(e.stmt.value) for e in own)
+
+
+def _counts(value: cst.BaseExpression) -> bool:
+    """`len(dataset)`, not `int(len(dataset) / size)`"""
+    parts = [n for arg in value.args for n in (arg.value, *walk(arg.value))] if isinstance(value, cst.Call) else ()
+    return isinstance(value, cst.Call) and not any(isinstance(n, cst.BinaryOperation) for n in parts)
 
 
 def _samples(loop: LoopFacts, divisor: cst.BaseExpression, name: str, world: str) -> Iterator[Edit]:

@@ -16,7 +16,9 @@ from ddpify.facts.loops import LoopFacts
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.sharding import LoaderFacts, loader_facts
 from ddpify.facts.summaries import loader_argument
+from ddpify.facts.trails import shown
 from ddpify.facts.values import Loader, Obj
+from ddpify.rules._base import Finding, Rule
 from ddpify.source import Source, walk
 
 #: what the loader of an evaluation does not have: it reads in order, each sample once
@@ -125,3 +127,35 @@ def _sees(source: Source, use: cst.CSTNode, target: cst.Name | cst.Attribute) ->
 
 def _scope(source: Source, node: cst.CSTNode) -> cst.FunctionDef | None:
     return next((a for a in source.ancestors(node) if isinstance(a, cst.FunctionDef)), None)
+
+
+def sums_samples(facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:
+    """The training loader read for its numbers: a sum over samples, in a loop that reads no loader in full."""
+    same = [lp for lp in facts.cached("loops", loop_facts) if lp.node is loop.node and lp is not loop]
+    training = facts.roles.training_loaders
+    whole = any(lp.loader not in shared and lp.loader not in training for lp in same)
+    return not (loop.problem or loop.per_batch or whole or any(lp.training for lp in same))
+
+
+def rereads(
+    rule: Rule, facts: Facts, loop: LoopFacts, adds_up: bool, made: dict[tuple[int, bool], str]
+) -> Iterator[Finding]:
+    """`accuracy(net, train_loader)`: its sampler deals out a shard, padded with samples that come twice."""
+    edits = second_loader(facts, readings(facts, loop), adds_up, made)
+    what = f"the loop over `{shown(loop.source, loop.node.iter)}` reads the training loader for its numbers"
+    if edits:
+        yield rule.finding(loop.source, loop.node, what, *edits, reason="numbers of the training set, each sample once")
+        if not adds_up:
+            yield rule.finding(loop.source, loop.node, f"{what}: every rank evaluates all of it", note=True)
+    else:
+        whose = (
+            "and the shards repeat some samples to be of one length: those count twice"
+            if adds_up
+            else "and each rank has only a shard of it: they are one rank's"
+        )
+        yield rule.finding(
+            loop.source,
+            loop.node,
+            f"this loop reads the training loader for its numbers, {whose}",
+            left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
+        )

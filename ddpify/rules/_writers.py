@@ -42,7 +42,7 @@ def writer_edits(facts: Facts, call: Outside) -> list[Placed] | str:
         what = _use(facts, home, mention)
         if what == "fine":
             continue
-        told = _told(facts, home, owner, mention)
+        told = _told(facts, home, owner, mention, made)
         if told is not None:
             asked.append(told)
             continue
@@ -85,10 +85,11 @@ def _mentions(facts: Facts, made: set[int]) -> Iterator[tuple[Source, cst.CSTNod
                 yield source, node
 
 
-def _told(facts: Facts, source: Source, owner: cst.CSTNode | None, node: cst.CSTNode) -> Placed | None:
+def _told(facts: Facts, source: Source, owner: cst.CSTNode | None, node: cst.CSTNode, made: set[int]) -> Placed | None:
     """`run_id = run.info.run_id`, which every rank goes on with: rank 0 has the run, and tells the others.
 
-    Also `path = os.path.join(writer.log_dir, "best.pt")`.
+    Also `path = os.path.join(writer.log_dir, "best.pt")`. What only the writer is asked with needs no telling:
+    `window = vis.line(ys)`, for `vis.line(more, win=window)`.
     """
     if not isinstance(owner, cst.Assign) or owner.value is node or guards(facts).is_unused(source, owner):
         return None
@@ -98,12 +99,34 @@ def _told(facts: Facts, source: Source, owner: cst.CSTNode | None, node: cst.CST
         if not (asks or (isinstance(above, cst.Attribute) and above.value is node)):
             break
         node = above
+    called = source.parents.get(node)
+    if isinstance(called, cst.Call) and called.func is node:
+        if guards(facts).work.inside(called):
+            return None
+        node = called
     binds = [e for e in facts.flow.log.of("bind", "set") if e.stmt is owner]
     if node is mention or not binds or not all(joined_group(facts, e) for e in binds):
         return None
     text = f" if {guards(facts).is_main(source)} else None)"
+    if owner.value is node and all(e.kind == "bind" and _for_writer(facts, source, e.name, made) for e in binds):
+        return Placed(owner, (Surround(source, node, "", text[:-1]), guards(facts).helper(source)))
     edit = Surround(source, node, f"{facts.names_of(source)['broadcast_value']}(", text)
     return Placed(owner, (edit, AddHelper(source, "broadcast_value"), guards(facts).helper(source)))
+
+
+def _for_writer(facts: Facts, source: Source, name: str, made: set[int]) -> bool:
+    """Whether a name stands only in statements that use the writer, and so under its guard."""
+    stored = {id(n) for target in source.of(cst.AssignTarget) for n in walk(target)}
+    reads = [n for n in source.of(cst.Name) if n.value == name and facts.flow.values.get(n) is not None]
+    stmts = [
+        holding(source, n) for n in reads if id(n) not in stored and not isinstance(source.parents.get(n), cst.NameItem)
+    ]
+    return bool(stmts) and all(
+        s is not None
+        and not guards(facts).work.inside(s)
+        and any(id(o) in made for n in walk(s) for o in facts.flow.values.get(n, ()))
+        for s in stmts
+    )
 
 
 def _calls_of(source: Source, node: cst.CSTNode) -> Iterator[cst.Call]:

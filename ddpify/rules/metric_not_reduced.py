@@ -19,14 +19,14 @@ from ddpify.facts.starts import base_of
 from ddpify.facts.tallies import tallies
 from ddpify.facts.trails import shown, way_back
 from ddpify.facts.unreduced import adds_up
-from ddpify.facts.values import Loader
+from ddpify.facts.wholes import by_whole_set
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._comprehensions import comprehensions
 from ddpify.rules._denominators import denominators, divisors, is_count, means_of_draws
 from ddpify.rules._kept import evaluated_numbers, kept_numbers, one_shard
 from ddpify.rules._one_shard import of_one_shard
 from ddpify.rules._repeats import counted_once
-from ddpify.rules._second_loader import readings, second_loader
+from ddpify.rules._second_loader import rereads, sums_samples
 from ddpify.rules._shared import behind_wrapper, mean_helpers
 from ddpify.source import walk
 
@@ -51,7 +51,8 @@ class MetricNotReduced(Rule):
     Directly behind the loop. Sums over samples are added up: `correct, seen = all_reduce_sum(correct, seen)`; what
     they are divided by is made global with them. Sums of batch means are averaged over the ranks
     (`all_reduce_mean`): that is what one process that ran the union of the ranks' batches would have added up, and
-    `len(loader)` stays what it divides by. What is set before the loop over the epochs and used behind it is
+    `len(loader)` stays what it divides by. Those that are divided by what counts the whole set (`len(dataset)`,
+    `len(dataset) // batch_size`) are added up. What is set before the loop over the epochs and used behind it is
     brought together there. Numbers in dicts, lists and attributes are added up like those in variables, also where
     a method that the loop calls adds to them; counts for each class, a dict of sums by name and an array go over as
     a whole. A list that gets one batch mean a step is averaged entry by entry, a list of predictions is put
@@ -115,6 +116,32 @@ class MetricNotReduced(Rule):
             import torch
             from torch import nn
             from torch.utils.data import DataLoader, TensorDataset
+            data = TensorDataset(torch.ones(8, 4))
+            loader = DataLoader(data, batch_size=2)
+            net = nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            count = int(len(data) / loader.batch_size)
+            for epoch in range(2):
+                total, other = 0.0, 0.0
+                for (x,) in loader:
+                    loss = net(x).mean()
+                    loss.backward()
+                    optimizer.step()
+                    total += loss.item()
+                    other += loss.item()
+                print(total / count, other / len(loader))
+            """,
+            gives=(
+                "    [total] = all_reduce_sum(total)",
+                "    [other] = all_reduce_mean(other)",
+                "print(total / count, other / len(loader))",
+            ),
+        ),
+        Converts(
+            """
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, TensorDataset
             loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
             net = nn.Linear(4, 1)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -151,16 +178,16 @@ class MetricNotReduced(Rule):
         done: set[int] = set()
         made: dict[tuple[int, bool], str] = {}
         for loop in facts.cached("loops", loop_facts):
-            rereads = not loop.training and loop.loader in facts.roles.training_loaders and not loop.peeks
+            again = not loop.training and loop.loader in facts.roles.training_loaders and not loop.peeks
             if id(loop.node) in done or not facts.editable(loop.source):
                 continue
-            if rereads:
-                adds_up = self.adds_up(facts, loop, shared)
-                yield from self.rereads(facts, loop, adds_up, made)
+            if again:
+                adds_up = sums_samples(facts, loop, shared)
+                yield from rereads(self, facts, loop, adds_up, made)
                 if not adds_up:
                     done.add(id(loop.node))
                     continue
-            if not (loop.training or loop.loader in shared or rereads):
+            if not (loop.training or loop.loader in shared or again):
                 continue
             done.add(id(loop.node))
             if loop.reduces:
@@ -183,38 +210,6 @@ class MetricNotReduced(Rule):
             for f in self.reduce(facts, loop):
                 yield replace(f, edits=tuple(self.only(e, test, loop) for e in f.edits)) if test else f
         yield from comprehensions(self, facts, made)
-
-    def adds_up(self, facts: Facts, loop: LoopFacts, shared: set[Loader]) -> bool:
-        """The training loader read for its numbers: a sum over samples, in a loop that reads no loader in full."""
-        same = [lp for lp in facts.cached("loops", loop_facts) if lp.node is loop.node and lp is not loop]
-        training = facts.roles.training_loaders
-        whole = any(lp.loader not in shared and lp.loader not in training for lp in same)
-        return not (loop.problem or loop.per_batch or whole or any(lp.training for lp in same))
-
-    def rereads(
-        self, facts: Facts, loop: LoopFacts, adds_up: bool, made: dict[tuple[int, bool], str]
-    ) -> Iterator[Finding]:
-        """`accuracy(net, train_loader)`: its sampler deals out a shard, padded with samples that come twice."""
-        edits = second_loader(facts, readings(facts, loop), adds_up, made)
-        what = f"the loop over `{shown(loop.source, loop.node.iter)}` reads the training loader for its numbers"
-        if edits:
-            yield self.finding(
-                loop.source, loop.node, what, *edits, reason="numbers of the training set, each sample once"
-            )
-            if not adds_up:
-                yield self.finding(loop.source, loop.node, f"{what}: every rank evaluates all of it", note=True)
-        else:
-            whose = (
-                "and the shards repeat some samples to be of one length: those count twice"
-                if adds_up
-                else "and each rank has only a shard of it: they are one rank's"
-            )
-            yield self.finding(
-                loop.source,
-                loop.node,
-                f"this loop reads the training loader for its numbers, {whose}",
-                left="evaluate on a second DataLoader over the training set, without the DistributedSampler",
-            )
 
     def only(self, edit: Edit, test: str, loop: LoopFacts) -> Edit:
         """The reduction of a loop that also evaluates in full: while training only."""
@@ -270,7 +265,7 @@ class MetricNotReduced(Rule):
             AddImport(loop.source, "dist"),
         ]
         if loop.training and (loop.drawn or not loop.dealt) and not self.phase(facts, loop):
-            edits.extend(denominators(facts, loop, sums))
+            edits.extend(denominators(facts, loop, [a for a in sums if a.agg != "mean"]))
         quoted = " and ".join(f"`{a.target}`" for a in sums)
         return self.finding(
             loop.source,
@@ -296,7 +291,8 @@ class MetricNotReduced(Rule):
                 )
 
     def means(self, facts: Facts, loop: LoopFacts, sums: list[Accumulator]) -> list[Accumulator]:
-        return [a for a in sums if a.agg == "mean" or (a.agg == "other" and not is_count(facts, loop, a, sums))]
+        found = [a for a in sums if a.agg == "mean" or (a.agg == "other" and not is_count(facts, loop, a, sums))]
+        return [a for a in found if not by_whole_set(facts, loop, a)]
 
     def over_epochs(
         self, facts: Facts, loop: LoopFacts, found: list[Accumulator], outer: cst.For | cst.While

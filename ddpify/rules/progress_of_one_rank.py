@@ -13,7 +13,7 @@ from ddpify.facts.contents import data_of, origins
 from ddpify.facts.loops import LoopFacts, divides
 from ddpify.facts.metrics import loop_facts
 from ddpify.facts.midway import counts_shown, shown_midway
-from ddpify.facts.values import FromLoop, Iteration, Loader
+from ddpify.facts.values import FromLoop, Iteration, Loader, Value
 from ddpify.rules._base import Converts, Finding, Rule, Severity
 from ddpify.source import Source, walk
 
@@ -132,14 +132,14 @@ class ProgressOfOneRank(Rule):
                 optimizer.step()
                 total += loss.item() * len(x)
                 print(i * size, i * size + len(x), i * other)
-                print(total / (i * size), total / (i * len(x)))
+                print(total / (i * size), total / (i * len(x)), total / i * len(x))
                 if i * size < other:
                     rest = other - i * size
             print("images:", i * size + len(x))
             """,
             gives=(
                 "print(i * size * dist.get_world_size(), (i * size + len(x)) * dist.get_world_size(), i * other)",
-                "print(total / (i * size), total / (i * len(x)))",
+                "print(total / (i * size), total / (i * len(x)), total / i * len(x))",
                 "if i * size < other:\n        rest = other - i * size",
                 'print("images:", (i * size + len(x)) * dist.get_world_size())',
             ),
@@ -252,7 +252,10 @@ class ProgressOfOneRank(Rule):
     def counts_whole(self, facts: Facts, loop: LoopFacts, node: cst.BinaryOperation) -> bool:
         """`i * len(x)`, `(i + 1) * loader.batch_size`"""
         sides = [facts.flow.values.get(node.left, ()), facts.flow.values.get(node.right, ())]
-        index = [any(isinstance(o, FromLoop) and o.loop is loop.node for o in origins(s)) for s in sides]
+        index = [
+            self.is_index(loop, s) and not self.divided_by_index(facts, loop, n)
+            for n, s in zip((node.left, node.right), sides, strict=True)
+        ]
         sizes = [
             ((d := data_of(s)) is not None and d.agg == "size")
             or self.is_batch_size(facts, n)
@@ -260,6 +263,18 @@ class ProgressOfOneRank(Rule):
             for n, s in zip((node.left, node.right), sides, strict=True)
         ]
         return (index[0] and sizes[1]) or (index[1] and sizes[0])
+
+    def is_index(self, loop: LoopFacts, held: Value) -> bool:
+        return any(isinstance(o, FromLoop) and o.loop is loop.node for o in origins(held))
+
+    def divided_by_index(self, facts: Facts, loop: LoopFacts, node: cst.BaseExpression) -> bool:
+        """`total / i * len(x)`: a mean of the batches so far, not their number."""
+        return any(
+            isinstance(n, cst.BinaryOperation)
+            and isinstance(n.operator, (cst.Divide, cst.FloorDivide))
+            and self.is_index(loop, facts.flow.values.get(n.right, ()))
+            for n in (node, *walk(node))
+        )
 
 
 def _told_behind(loop: LoopFacts) -> Iterator[cst.CSTNode]:

@@ -568,3 +568,37 @@ class Schedule:
         text = text.replace("        optimizer.step()\n", f"        optimizer.step()\n        {call}\n", 1)
         found = any("keeps numbers of each rank's own" in m for m in edited(text, "DDP501").left)
         assert found == noted, call
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "helper"),
+    [
+        ("total, count = 0.0, len(loader.dataset) // 8", "total / count", "sum"),
+        ("total = 0.0", "total / len(loader.dataset)", "sum"),
+        ("total = 0.0", "total / int(len(loader.dataset) / loader.batch_size)", "sum"),
+        ("total = 0.0", "total / len(loader)", "mean"),
+        ("total, count = 0.0, len(loader)", "total / count", "mean"),
+        ("total = 0.0", "total", "mean"),
+    ],
+)
+def test_batch_means_go_by_what_they_are_divided_by(tmp_path: Path, start: str, end: str, helper: str) -> None:
+    text, notes, left = said(tmp_path, start, "total += loss.item()", end)
+    assert f"    [total] = all_reduce_{helper}(total)\n" in text
+    assert f"print({end})" in text  # the divisor stays
+    assert not left
+    assert not notes
+
+
+def test_who_calls_may_divide_by_the_whole_set(tmp_path: Path) -> None:
+    body = (
+        SCRIPT.replace("for epoch in range(2):\n", "def run(loader):\n")
+        .replace("    START", "    first, second = 0.0, 0.0")
+        .replace("        STEP", "        first += loss.item()\n        second += loss.item()")
+        .replace("    print(END)", "    return first, second")
+    )
+    ways = "for epoch in range(2):\n    a, b = run(loader)\n    print(a / len(loader.dataset), b / len(loader))\n"
+    path = tmp_path / "train.py"
+    path.write_text(body + ways)
+    text = convert(path).text
+    assert "[second] = all_reduce_mean(second)" in text
+    assert "[first] = all_reduce_sum(first)" in text

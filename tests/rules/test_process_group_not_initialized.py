@@ -247,3 +247,65 @@ def test_the_number_of_the_current_gpu_is_no_choice_of_a_device() -> None:
     text = convert_bytes(CURRENT.encode()).text
     assert "\n    setup_distributed()\n" in text
     assert "with torch.cuda.device(torch.cuda.current_device() if torch.cuda.is_available() else -1):" in text
+
+
+BY_COMMAND = """
+import argparse
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(args):
+    loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in loader:
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+    torch.save(model.state_dict(), args.model)
+    {also}
+
+def evaluate(args):
+    model = nn.Linear(4, 1)
+    model.load_state_dict(torch.load(args.model))
+    data = TensorDataset(torch.ones(7, 4))
+    right = 0
+    with torch.no_grad():
+        for (x,) in DataLoader(data, batch_size=2):
+            right += (model(x) > 0).sum().item()
+    print(right / len(data))
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", default="net.pt")
+    parser.add_argument("command")
+    {ask}
+    args = parser.parse_args()
+    {run}
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ask", "run"),
+    [
+        ("", "if args.command == 'train':\n        train(args)\n    else:\n        evaluate(args)"),
+        ("", "{'train': train, 'evaluate': evaluate}[args.command](args)"),
+        ("parser.set_defaults(run=train)\n    parser.set_defaults(run=evaluate)", "args.run(args)"),
+    ],
+)
+def test_a_command_that_only_evaluates_has_the_group_too(ask: str, run: str) -> None:
+    both = convert_bytes(BY_COMMAND.format(also="evaluate(args)", ask=ask, run=run).encode()).text
+    assert (
+        f"    args = parser.parse_args()\n    setup_distributed()\n    {run}\n    dist.destroy_process_group()" in both
+    )
+    assert "    dist.barrier()\n    model.load_state_dict(" in both
+
+
+def test_a_command_that_trains_alone_keeps_its_set_up() -> None:
+    run = "if args.command == 'train':\n        train(args)"
+    alone = convert_bytes(BY_COMMAND.format(also="evaluate(args)", ask="", run=run).encode()).text
+    assert "def train(args):\n    setup_distributed()" in alone

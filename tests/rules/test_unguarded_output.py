@@ -673,3 +673,28 @@ def test_a_writer_in_a_dict_is_guarded_by_its_key() -> None:
     assert result.has("held['steps'] += 1")
     assert result.has("if is_main_process():\n    held['writer'].close()")
     assert not result.left
+
+
+@pytest.mark.parametrize(
+    ("inside", "wanted"),
+    [
+        (
+            "line = panel.line([loss.item()], [epoch])\npanel.line([1], [epoch], win=line)",
+            "line = panel.line([loss.item()], [epoch]) if is_main_process() else None\n"
+            "if is_main_process():\n    panel.line([1], [epoch], win=line)",
+        ),
+        (
+            "line = panel.line([loss.item()], [epoch])\nos.environ['LINE'] = line",
+            "line = broadcast_value(panel.line([loss.item()], [epoch]) if is_main_process() else None)",
+        ),
+        (
+            "if line is None:\n    line = panel.line([1], [epoch])\nelse:\n    panel.line([1], win=line)",
+            "    line = panel.line([1], [epoch]) if is_main_process() else None\nelse:\n"
+            "    if is_main_process():\n        panel.line([1], win=line)",
+        ),
+    ],
+)
+def test_what_a_display_gives_back_is_asked_of_rank_0s(inside: str, wanted: str) -> None:
+    result = edited(script(imports="import visdom", before="panel, line = visdom.Visdom(), None", inside=inside), CODE)
+    assert result.has(wanted)
+    assert not result.left
