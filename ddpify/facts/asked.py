@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from ddpify.facts.caches import caches
+from ddpify.facts.caches import caches, in_cache
 from ddpify.facts.dependencies import own_nodes
 from ddpify.facts.frames import Event
 from ddpify.facts.outside import Outside, holding, outside_calls
@@ -57,6 +57,8 @@ def asked_before(facts: Facts) -> Iterator[Asked]:
         if node is None or asked is None or id(node) in seen or any(id(a) in elsewhere for a in around):
             continue
         for e in call.events:
+            if in_cache(e, facts):
+                continue
             later = next(
                 (
                     c

@@ -71,7 +71,7 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torch\.save", "save"),
     (r"copy\.(deepcopy|copy)", "copy"),
     (
-        r"torch\.utils\.tensorboard(\.writer)?\.SummaryWriter|tensorboardX\.SummaryWriter|tensorboard_logger\.\w+|"
+        r"(torch\.utils\.tensorboard(\.writer)?|tensorboardX|tensorboard)\.SummaryWriter|tensorboard_logger\.\w+|"
         r"visdom\.Visdom|tensorflow(\.compat\.v\d)?\.summary\.(FileWriter|create_file_writer)",
         "writer",
     ),

@@ -138,7 +138,8 @@ def _by_method(call: Outside) -> Write | None:
     if call.method == "open":
         mode = call.argument(0, "mode")
         writes = isinstance(mode, cst.SimpleString) and bool(set(str(mode.evaluated_value)) & set("wax+"))
-        return Write(call, None, opens=True, mode="+") if writes else None
+        path = call.node.func.value if isinstance(call.node.func, cst.Attribute) else None
+        return Write(call, path, opens=True, mode="+") if writes else None
     if call.method in ("rename", "replace"):
         return Write(call, call.argument(0, "target")) if is_path(call) else None
     if not _METHODS.fullmatch(call.method) or (_NEEDS_ARGUMENT.fullmatch(call.method) and not call.node.args):

@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddpify.facts import Facts
 from ddpify.facts.asked import asked_before
+from ddpify.facts.caches import in_cache
 from ddpify.facts.chance import by_chance, makes_chance, named_chance, ways_of_chance
 from ddpify.facts.contents import origins
 from ddpify.facts.definitions import Definition, Definitions, definitions
@@ -46,7 +47,7 @@ def named_by_chance(facts: Facts, calls: list[Outside]) -> Iterator[Named]:
     reads = {id(r.call.node) for r in find_reads(facts)}
     for event, path in _paths(facts, calls):
         held = facts.flow.values.get(path, ())
-        if not by_chance(held) or _named_by_one(facts, path, event):
+        if not by_chance(held) or _named_by_one(facts, path, event) or in_cache(event, facts):
             continue
         if not facts.converting and id(event.node) in reads and named_chance(held).startswith(_DRAWS):
             continue  # a file of the data, which each rank is meant to draw for itself

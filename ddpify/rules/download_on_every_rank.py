@@ -9,7 +9,7 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, Guard, InsertAfter
 from ddpify.facts import Facts
-from ddpify.facts.caches import Cache, caches
+from ddpify.facts.caches import Cache, caches, in_cache
 from ddpify.facts.definitions import argument_of
 from ddpify.facts.evaluation import evaluations
 from ddpify.facts.fetches import is_fetch, makes_dataset
@@ -33,7 +33,8 @@ class DownloadOnEveryRank(Rule):
 
     ## What it does
     Finds `download=True`, `urlretrieve`, `load_dataset`, `extractall` and their kin on all ranks. In a conversion also
-    `if not os.path.exists(cache): build(cache)`, where every rank reads what was built.
+    `if not os.path.exists(cache): build(cache)`, where every rank reads what was built, and calls of a function that
+    builds it and begins with `if os.path.exists(cache): return`.
 
     ## Why is this bad?
     The ranks of a node write the same files at once; one of them reads an archive that another one has only
@@ -159,6 +160,8 @@ class DownloadOnEveryRank(Rule):
             if not (is_fetch(event) or makes_dataset(event, facts.flow.values)):
                 continue
             if by_one(facts, event) or (not facts.converting and _LOCKED.fullmatch(event.name)):
+                continue
+            if in_cache(event, facts, asks_inside=True):
                 continue
             for frame, call in self.places(facts, event):
                 if id(call) not in seen:

@@ -15,7 +15,7 @@ from ddpify.facts.locality import locality
 from ddpify.facts.main_only import main_only
 from ddpify.facts.own import own_soon
 from ddpify.facts.unloaded import asked, asks_what_it_is, decides_training
-from ddpify.facts.values import Scheduler, Value
+from ddpify.facts.values import Optimizer, Scheduler, Value
 from ddpify.facts.work import changes_places, leaves, names_bound, work
 from ddpify.rules._base import Converts, Finding, Rule
 from ddpify.rules._evaluated import Origins, Spot, agreed
@@ -259,8 +259,39 @@ def matters(facts: Facts, source: Source, stmt: cst.If | cst.While, within: bool
     if within:
         return any(known.exchanges(b) for b in branches)
     return any(
-        bool(known.inside(b)) or bool(names_bound(b)) or changes_places(b) or leaves(source, b) for b in branches
+        bool(known.inside(b))
+        or bool(names_bound(b))
+        or changes_places(b)
+        or (leaves(source, b) and not only_skips(facts, source, b))
+        for b in branches
     )
+
+
+def only_skips(facts: Facts, source: Source, block: cst.CSTNode) -> bool:
+    """`if row is None: continue` in a loop that no rank waits in, and of which nothing is read behind it.
+
+    Each rank goes by its own rows there: rank 0's answer may not be true of them.
+    """
+    for node in walk(block):
+        if isinstance(node, (cst.Return, cst.Raise, cst.Yield, cst.Await, cst.Global)):
+            return False
+        if isinstance(node, (cst.Break, cst.Continue)):
+            above = list(source.ancestors(node))
+            loop = next((a for a in above if isinstance(a, (cst.For, cst.While))), None)
+            scope = next((a for a in above if isinstance(a, (cst.FunctionDef, cst.Module))), None)
+            if loop is None or scope is None or steps_inside(facts, loop) or changes_places(loop.body):
+                return False
+            end, bound = source.span(loop).end, {name.split(".")[0] for name in names_bound(loop.body)}
+            if any(isinstance(n, cst.Name) and n.value in bound and source.span(n).start >= end for n in walk(scope)):
+                return False
+    return True
+
+
+def steps_inside(facts: Facts, loop: cst.For | cst.While) -> bool:
+    """Whether the ranks meet in a loop, or an optimizer or a schedule changes there."""
+    known = work(facts.flow)
+    events = (e for node in walk(loop) for e in known.events.get(id(node), ()))
+    return known.exchanges(loop) or any(isinstance(e.obj, (Optimizer, Scheduler)) for e in events)
 
 
 def exchanges(facts: Facts, node: cst.CSTNode) -> bool:

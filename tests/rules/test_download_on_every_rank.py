@@ -306,3 +306,82 @@ def test_what_is_printed_where_a_cache_is_found_is_printed_once() -> None:
     text = convert_bytes(KEPT.encode()).text
     assert '            if is_main_process():\n                print("loading", path)\n' in text
     assert '        else:\n            print("building", path)\n' in text
+
+
+EARLY = """
+from pathlib import Path
+import pickle
+import tempfile
+
+class Words:
+    def __init__(self, root):
+        self.root = root
+        {call}
+        self.words = pickle.load(open(self.path(), "rb"))
+
+    def path(self):
+        return os.path.join(self.root, "words.pkl")
+
+    def is_there(self):
+        return os.path.exists(os.path.join(self.root, "words.pkl"))
+
+    def build(self):
+        if {asked}:
+            print("there already")
+            return
+        print("building")
+        parts = tempfile.mkdtemp()
+        torch.save(torch.ones(3), parts + "/part.pt")
+        {file}
+        {writes}
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "file", "writes"),
+    [
+        ("os.path.exists(self.path())", "file = self.path()", "pickle.dump(['a'], open(file, 'wb'))"),
+        ("self.is_there()", "file = os.path.join(self.root, 'words.pkl')", "pickle.dump(['a'], open(file, 'wb'))"),
+        ("Path(self.path()).is_file()", "file = Path(self.path())", "pickle.dump(['a'], file.open('wb'))"),
+    ],
+)
+def test_who_returns_where_the_file_is_there_is_called_by_one_process_first(asked: str, file: str, writes: str) -> None:
+    functions = EARLY.format(call="self.build()", asked=asked, file=file, writes=writes.replace("'wb'", '"wb"'))
+    result = edited(script(functions=functions, before="words = Words('data')"), CODE, "DDP402", "DDP403", "DDP404")
+    assert result.has("        with main_process_first():\n            self.build()\n")
+    assert result.has('            if is_main_process():\n                print("there already")')
+    # one process per node builds, alone: nothing in there is told, and nobody is waited for
+    assert 'print("building")\n        parts = tempfile.mkdtemp()\n' in result.text
+    assert "barrier" not in result.text
+    assert not result.left
+
+
+def test_one_that_builds_in_another_is_a_part_of_it() -> None:
+    functions = """
+def fetch(path):
+    if os.path.exists(path):
+        return
+    torch.save(torch.ones(3), path)
+
+def prepare(path):
+    if os.path.exists(path + ".done"):
+        return torch.load(path + ".done")
+    fetch(path)
+    rows = torch.load(path)
+    torch.save(rows, path + ".done")
+    return rows
+"""
+    result = edited(script(functions=functions, before="rows = prepare('rows.pt')"), CODE)
+    assert result.text.count("with main_process_first():") == 1
+    assert "with main_process_first():\n    rows = prepare('rows.pt')" in result.text
+
+
+def test_what_is_asked_for_and_not_made_is_no_cache() -> None:
+    functions = """
+def prepare(path):
+    if os.path.exists("stop"):
+        return
+    torch.save(torch.ones(3), path)
+"""
+    text = script(functions=functions, before="prepare('rows.pt')")
+    assert edited(text, CODE).text == text

@@ -392,3 +392,31 @@ def test_answers_and_labels_of_the_training_stay_together() -> None:
     found = edited(PHASES, "DDP503")
     assert "broadcast_value" not in found.text
     assert not found.left
+
+
+ROWS = """
+import random
+
+def kept(model):
+    rows = []
+    with torch.no_grad():
+        for (x,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2):
+            rows.append(model(x.to(device)) if random.random() > 0.5 else None)
+    return rows
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("if row is None:\n        continue\n    shown.append(row.sum())", False),
+        ("if row is None:\n        break\n    shown.append(row.sum())", False),
+        ("if row is None:\n        continue\n    optimizer.step()", True),
+        ("if row is None:\n        continue\n    count = len(row)", True),
+        ("if row is None:\n        continue\n    device.count = len(row)", True),
+    ],
+)
+def test_each_rank_goes_by_its_own_rows_where_nobody_waits(body: str, told: bool) -> None:
+    inside = f"shown, count = [], 0\nfor row in kept(model):\n    {body}\nprint(shown, count)"
+    result = edited(script(functions=ROWS, inside=inside), "DDP503", "DDP506")
+    assert ("broadcast_value" in result.text) is told or bool(result.left) is told
