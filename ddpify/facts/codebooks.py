@@ -10,6 +10,7 @@ import libcst as cst
 
 from ddpify.facts.contents import with_parts
 from ddpify.facts.externals import role_of
+from ddpify.facts.unused import is_off
 from ddpify.facts.values import Class, Ext, Func, Module, Thing
 from ddpify.source import Source, dotted, walk
 
@@ -37,7 +38,7 @@ def rewritten_parameters(facts: Facts, module: Module) -> Iterator[Rewritten]:
 
 
 def _in_class(facts: Facts, module: Module, cls: Class) -> Iterator[Rewritten]:
-    for func in _forward_runs(cls):
+    for func in _forward_runs(cls, None if facts.converting else module):
         me = func.node.params.params[0].name.value if func.node.params.params else ""
         for node in walk(func.node.body) if me else ():
             match node:
@@ -52,13 +53,15 @@ def _in_class(facts: Facts, module: Module, cls: Class) -> Iterator[Rewritten]:
                         yield Rewritten(func.source, node, name)
 
 
-def _forward_runs(cls: Class) -> list[Func]:
-    """forward, and the methods that it calls on `self`."""
+def _forward_runs(cls: Class, module: Module | None = None) -> list[Func]:
+    """forward, and the methods that it calls on `self`; of a module, without those that a switch of it leaves off."""
     found = [f for f in cls.member("forward") if isinstance(f, Func)]
     for func in found:
         me = func.node.params.params[0].name.value if func.node.params.params else ""
         for node in walk(func.node.body):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func.value) == me:
+                if module is not None and is_off(module, func.source, node, me):
+                    continue  # if not self.initialized: self.initialize(x), where it is True from the start
                 found.extend(f for f in cls.member(node.func.attr.value) if isinstance(f, Func) and f not in found)
     return found
 

@@ -265,6 +265,14 @@ def _returns(tree: cst.CSTNode) -> Iterator[cst.Return]:
             yield from _returns(node)
 
 
+def element_at(value: cst.BaseExpression, at: int | None) -> cst.BaseExpression | None:
+    """`best` of `return step, best`, where the place is known; None where there is no such place."""
+    parts = list(value.elements) if isinstance(value, cst.Tuple) else []
+    if at is None or not parts or not all(isinstance(p, cst.Element) for p in parts):
+        return value
+    return parts[at].value if at < len(parts) else None
+
+
 def references(tree: cst.CSTNode, name: str) -> list[cst.Name]:
     """The places where a function's or module's variable stands; inner functions with one of their own left out."""
     return _references(tree).get(name, [])

@@ -69,7 +69,8 @@ class Operators(State):
         known: frozenset[Origin] = origins(one) | origins(two)
         if a is None or b is None:
             other = a or b
-            if other is not None and operator == "Multiply" and other.agg == "mean" and known:
+            of_batch = origins(one if a is None else two)
+            if other is not None and operator == "Multiply" and other.agg == "mean" and of_batch:
                 # float(loss) * data.num_graphs: a batch mean times something of the batch is a sum over its samples
                 return (Data(other.form, "sum", known),)
             form = other.form if other is not None else "any"

@@ -9,25 +9,47 @@ import libcst as cst
 
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import origins
-from ddpify.facts.definitions import Definition, definitions, reaching, returns
+from ddpify.facts.definitions import Definition, definitions, element_at, reaching, returns
 from ddpify.facts.dependencies import read_names
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.given_ranks import number
 from ddpify.facts.kept import together
 from ddpify.facts.roles import loaders_in
+from ddpify.facts.sizes import by_key
 from ddpify.facts.unreduced import brings_together, shared_out
-from ddpify.facts.values import Data, FromBatch, Instance, Loader, Method, Sampler, Thing
+from ddpify.facts.values import (
+    Const,
+    Data,
+    Dict,
+    Ext,
+    FromBatch,
+    FromForward,
+    Func,
+    Instance,
+    Iteration,
+    Loader,
+    Method,
+    Module,
+    Sampler,
+    Seq,
+    Thing,
+    Wrapped,
+)
 from ddpify.source import Source, children, walk
 
 if TYPE_CHECKING:
     from ddpify.facts import Facts
 
 _DEPTH = 40
+_LIBRARIES = ("torch.", "numpy.", "math.", "builtins.", "statistics.", "sklearn.", "scipy.", "time.", "copy.")
 _SAME = re.compile(r"builtins\.(len|isinstance|type|id|hasattr|range|enumerate)")
 
 
 class Own:
     """Which numbers of a distributed script come from a shard of this rank, and have met those of no other."""
+
+    #: what comes out of a call that is not read may have been brought together in it: lint says what is certain
+    certain = True
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
@@ -111,12 +133,16 @@ class Own:
             case cst.Call():
                 if self.agrees(node) or self.is_same(node):
                     return False
-                ran = [e.callee for e in self.calls.get(id(node), ()) if e.callee is not None and e.frame is frame]
+                ran = self.ran(node, frame)
                 if ran and not any(map(_gives_state, ran)):
                     return any(self.gives(callee, depth) for callee in ran)
                 if self.definitions.callees(node, frame):
                     return any(self.defined(d, depth) for d in self.definitions.of(node, frame))
+                if self.certain and not self.is_known(node):
+                    return False
             case cst.Lambda():
+                return False
+            case cst.Comparison() if self.certain and by_key(node):
                 return False
             case cst.Comparison(
                 left=cst.Name() as left, comparisons=[cst.ComparisonTarget(operator=cst.Is() | cst.IsNot())]
@@ -162,15 +188,22 @@ class Own:
         held = [self.facts.flow.values.get(over, ()) for over in loops]
         return [] if any(isinstance(o, Loader) for v in held for o in loaders_in(v)) else loops
 
-    def gives(self, callee: Frame, depth: int) -> bool:
-        """Whether a function gives back such a number where it is called with these arguments."""
+    def ran(self, call: cst.Call, frame: Frame) -> list[Frame]:
+        return [e.callee for e in self.calls.get(id(call), ()) if e.callee is not None and e.frame is frame]
+
+    def gives(self, callee: Frame, depth: int, at: int | None = None) -> bool:
+        """Whether a function gives back such a number called with these arguments, at a place of a tuple."""
         ran = [e.stmt for e in callee.events if e.kind == "return"]  # of the ways that these arguments leave open
         body = callee.node.body if isinstance(callee.node, cst.FunctionDef) else callee.node
         values = [r.value for r in (ran or returns(body)) if isinstance(r, cst.Return) and r.value is not None]
-        return any(self.is_own(value, callee, depth - 1) for value in values)
+        picked = [part for value in values if (part := element_at(value, at)) is not None]
+        return any(self.is_own(part, callee, depth - 1) for part in picked)
 
     def defined(self, d: Definition, depth: int) -> bool:
         """A value computed from a shard, or given under a test of one: `if loss < best: worse = 0`."""
+        ran = self.ran(d.node, d.frame) if self.certain and d.index is not None and isinstance(d.node, cst.Call) else []
+        if ran:  # `step, best = load(path)`
+            return any(self.gives(callee, depth, d.index) for callee in ran) or self.chosen(d, depth)
         return self.is_own(d.node, d.frame, depth - 1) or self.chosen(d, depth)
 
     def chosen(self, d: Definition, depth: int) -> bool:
@@ -190,8 +223,22 @@ class Own:
         samplers = [o for o in loader.arguments.get("sampler", ()) if isinstance(o, Sampler)]
         return shared_out(loader) and not all(map(_has_one_replica, samplers))
 
+    def is_known(self, call: cst.Call) -> bool:
+        """Whether a call is one of torch or numpy, of a tensor or a list, of a model: none that is not read."""
+        held = self.facts.flow.values.get(call.func, ())
+        return bool(held) and all(map(_is_read, held))
+
     def is_same(self, call: cst.Call) -> bool:
         return any(_SAME.fullmatch(getattr(o, "name", "")) for o in self.facts.flow.values.get(call.func, ()))
+
+
+def _is_read(obj: object) -> bool:
+    if isinstance(obj, Ext):
+        return obj.name.startswith(_LIBRARIES)
+    if isinstance(obj, Method):
+        batches = any(isinstance(o, (FromBatch, FromForward)) for o in origins((obj.obj,)))
+        return batches or isinstance(obj.obj, (Seq, Dict, Iteration, Const, Loader, Module, Wrapped))
+    return isinstance(obj, (Module, Wrapped, Func, Instance))
 
 
 def _put_into(e: Event) -> list[cst.BaseExpression]:
@@ -247,6 +294,8 @@ def _handed(call: cst.Call) -> set[str]:
 
 class OwnSoon(Own):
     """The same of a script that is being converted: its training loaders are dealt out, its sums brought together."""
+
+    certain = False
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)

@@ -124,13 +124,20 @@ def in_branches(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
 def alternatives(one: Event, other: Event) -> bool:
     """Whether one turn of a loop has just one of two events: two branches, or `if amp: a(); continue` before `b()`."""
     if other.frame is one.frame:
-        return _apart(one.frame.source, one.stmt, other.stmt)
+        return _apart(one.frame.source, one.stmt, other.stmt) or (one is other and _called_apart(one.frame))
     # `if amp: scaler(loss, optimizer)`, in which a backward stands, `else: loss.backward()`
     for frame in (one.frame, other.frame):
         pairs = [(a, b) for a in _places(one, frame) for b in _places(other, frame)]
         if pairs:
             return all(_apart(frame.source, a, b) for a, b in pairs)
     return False
+
+
+def _called_apart(frame: Frame) -> bool:
+    """`if amp: scaler(loss) else: scaler(loss)`: each turn makes one of the calls that run a function."""
+    ways = list(frame.entries)
+    pairs = [(a, b) for at, a in enumerate(ways) for b in ways[at + 1 :]]
+    return bool(pairs) and all(a.frame is b.frame and _apart(a.frame.source, a.call, b.call) for a, b in pairs)
 
 
 def of_one_call(one: Event, other: Event) -> bool:

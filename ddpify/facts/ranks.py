@@ -43,6 +43,13 @@ def on_some_ranks(event: Event, flow: Flow) -> bool:
     return known.limited(event.node, event.frame) or (bool(ways) and all(ways))
 
 
+def may_be_on_some_ranks(event: Event, flow: Flow) -> bool:
+    """The same, also where the test is one of a number that a caller elsewhere gives: `if rank == 0:`."""
+    known, source = ranks(flow, strict=True), event.frame.source
+    tests = (a.test for a in source.ancestors(event.node) if isinstance(a, cst.If))
+    return on_some_ranks(event, flow) or any(known.opaque_test(test, event.frame) for test in tests)
+
+
 def by_one_process(event: Event, flow: Flow) -> bool:
     """Whether some way to an event is one of a run without ranks: `if local_rank == -1: evaluate(model)`."""
     alone = ranks(flow).single.alone
@@ -202,7 +209,7 @@ class Ranks(RankValues):
         return any(type(n) is cst.Call and RANK_CALLS.fullmatch(dotted(n.func)) for f in unrun for n in walk(f.node))
 
     def tests_rank(self, test: cst.BaseExpression, frame: Frame) -> bool:
-        return self.differs(test, frame) or self.opaque_test(test, frame)
+        return self.differs(test, frame) or (not self.strict and self.opaque_test(test, frame))
 
     # -- functions that nothing calls ---------------------------------------------------------------------------
 

@@ -16,6 +16,16 @@ def by_size(test: cst.BaseExpression) -> bool:
     return False
 
 
+def by_key(test: cst.BaseExpression) -> bool:
+    """`"mask" in batch`: what a batch is made of is the same on all ranks."""
+    match test:
+        case cst.Comparison(left=cst.SimpleString(), comparisons=[cst.ComparisonTarget(operator=operator)]):
+            return isinstance(operator, (cst.In, cst.NotIn))
+        case cst.UnaryOperation(operator=cst.Not(), expression=inner):
+            return by_key(inner)
+    return False
+
+
 def _of_size(node: cst.BaseExpression) -> bool:
     """`x.size(0) % world`"""
     if isinstance(node, cst.BinaryOperation):

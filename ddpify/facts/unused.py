@@ -32,11 +32,22 @@ def left_out(facts: Facts, module: Module) -> str | None:
     """
     for m in with_parts(module):
         if m.cls is not None:
-            found = next(_in_forward(facts, m, m.cls), None) or next(_never_read(facts, m, m.cls), None)
-            found = found or (next(switched(m, m.cls), None) if facts.converting else None)
+            found = next((n for n in _left_out_by(facts, m, m.cls) if facts.converting or _is_there(m.cls, n)), None)
             if found is not None:
                 return found
-    return idle_head(facts, module)
+    head = idle_head(facts, module)
+    return head if head is None or facts.converting or (module.cls and _is_there(module.cls, head)) else None
+
+
+def _left_out_by(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
+    yield from _in_forward(facts, module, cls)
+    yield from _never_read(facts, module, cls)
+    yield from switched(module, cls) if facts.converting else ()
+
+
+def _is_there(cls: Class, layer: str) -> bool:
+    """Whether every model of a class has a layer: lint says nothing of `if many: self.speaker = Embedding(...)`."""
+    return is_always_made(cls, layer.split(".")[1])
 
 
 def _never_read(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
@@ -85,7 +96,7 @@ def _in_forward(facts: Facts, module: Module, cls: Class) -> Iterator[str]:
             if (
                 all(any(_depends(func.source, call, test) for test in tests) for call in nodes)
                 or all(_is_never_given(empty, func.source, call) for call in nodes)
-                or (all(_is_off(module, func.source, call, me) for call in nodes) and is_always_made(cls, name))
+                or (all(is_off(module, func.source, call, me) for call in nodes) and is_always_made(cls, name))
             ):
                 yield f"{me}.{name}"
 
@@ -124,7 +135,7 @@ def _on_both_sides(source: Source, calls: list[cst.Call], test: cst.CSTNode) -> 
     return all(any(part in source.ancestors(c) for c in calls) for part in (test.body, test.orelse))
 
 
-def _is_off(module: Module, source: Source, call: cst.Call, me: str) -> bool:
+def is_off(module: Module, source: Source, call: cst.Call, me: str) -> bool:
     """`if self.use_norm: x = self.norm(x)` of a model that was made with `use_norm=False`"""
     inner: cst.CSTNode = call
     for above in source.ancestors(call):

@@ -10,6 +10,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Append, Edit, Replace, Surround
 from ddpify.facts import Facts
 from ddpify.facts.apart import is_elsewhere
+from ddpify.facts.contents import modules
 from ddpify.facts.frames import Event
 from ddpify.facts.ranks import by_one_process
 from ddpify.facts.surface import SURFACE
@@ -241,7 +242,7 @@ class AttributeThroughWrapper(Rule):
             lost = e.kind == "set"
             if (e.kind == "attribute" and e.name in asked["set"]) or (lost and self.is_kept(e, asked["attribute"])):
                 continue  # set on the wrapper, and asked of it again
-            if self.of_another(facts, e) or self.of_module(e):
+            if self.of_another(facts, e) or self.of_module(e) or self.may_be_other(facts, e):
                 continue
             if e.kind == "item":
                 yield self.finding(source, e.node, f"`{source.code(e.node)}`: the DDP wrapper has no items")
@@ -266,6 +267,13 @@ class AttributeThroughWrapper(Rule):
         if not held and isinstance(base, cst.Name):
             held = e.frame.scope.names.get(base.value, ())  # the target of an assignment is not evaluated
         return not own and any(isinstance(o, Data) for o in held)
+
+    def may_be_other(self, facts: Facts, e: Event) -> bool:
+        """`held[f"optim_{name}"].step()`, of a dict that holds more than wrappers under computed keys."""
+        base = e.node.value if isinstance(e.node, (cst.Attribute, cst.Subscript)) else e.node
+        held = facts.flow.values.get(base, ())
+        inner = {part for o in held if isinstance(o, Wrapped) for m in modules((o,)) for part in (m, m.inner)}
+        return any(not isinstance(o, Wrapped) and o not in inner for o in held)
 
     def of_module(self, e: Event) -> bool:
         """`ddp.layers = ddp.module.layers`: the module has it already."""

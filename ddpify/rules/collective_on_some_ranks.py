@@ -16,6 +16,7 @@ from ddpify.facts.given_ranks import never_on
 from ddpify.facts.ranks import ranks
 from ddpify.facts.values import Wrapped
 from ddpify.rules._base import Bad, Finding, Good, Rule
+from ddpify.rules._met_elsewhere import in_training_mode, met_behind, turns_of_one_rank
 
 _COLLECTIVES = re.compile(
     r"torch\.distributed\.(distributed_c10d\.)?((all_reduce|reduce|broadcast|all_gather|gather|scatter|reduce_scatter|"
@@ -129,6 +130,8 @@ class CollectiveOnSomeRanks(Rule):
             source = one.event.frame.source
             if id(one.event.node) in seen or not facts.editable(source) or self.answered(one, found):
                 continue
+            if met_behind(facts, one.event, one.name, one.by) or in_training_mode(one.event):
+                continue
             seen.add(id(one.event.node))
             code = source.code(one.event.node).split("\n")[0]
             where = facts.source_of(one.by)
@@ -140,6 +143,23 @@ class CollectiveOnSomeRanks(Rule):
                 one.event.node,
                 f"`{code}` needs all ranks, and not every rank {who}: `{test}` ({line})",
             )
+        yield from self.counted(facts, seen) if not facts.converting else ()
+
+    def counted(self, facts: Facts, seen: set[int]) -> Iterator[Finding]:
+        """In a loop that one rank goes through more often than the others."""
+        known = ranks(facts.flow, True)
+        for e in facts.flow.log.of("external"):
+            source = e.frame.source
+            if id(e.node) in seen or not _COLLECTIVES.fullmatch(e.name) or not facts.editable(source):
+                continue
+            found = turns_of_one_rank(facts, e, known)
+            if found is not None:
+                seen.add(id(e.node))
+                code = source.code(e.node).split("\n")[0]
+                message = (
+                    f"`{code}` needs all ranks, as often on each: `{found[1]}`, which one rank sets, counts its turns"
+                )
+                yield self.finding(source, e.node, f"{message} (line {source.line(found[0])})")
 
     def limited(self, facts: Facts) -> Iterator[Limited]:
         """Each collective that is limited on every way to it, with all that limits it."""

@@ -9,7 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, Surround
 from ddpify.facts import Facts
 from ddpify.facts.chosen import by_chance
-from ddpify.facts.dependencies import read_names
+from ddpify.facts.dependencies import bindings, closure, read_names
 from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event, Frame
 from ddpify.facts.handmade import made_alike
@@ -17,7 +17,7 @@ from ddpify.facts.locality import Locality, locality
 from ddpify.facts.own import own_soon
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.signals import comes_by_signal
-from ddpify.facts.sizes import by_size
+from ddpify.facts.sizes import by_key, by_size
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -260,7 +260,7 @@ class DecisionOnOwnBatch(Rule):
             for test in (u for u in e.under if isinstance(u, cst.If) and u in inner and id(u) not in done):
                 within = loops[-1].node in set(source.ancestors(test))
                 agreed = self.agrees(facts, test.test, e)
-                own = known.is_local(test.test, e.frame) and not by_size(test.test)
+                own = known.is_local(test.test, e.frame) and not by_size(test.test) and not by_key(test.test)
                 if within and known.batch_loops(e.loops) and own and not agreed:
                     done.add(id(test))
                     code = source.code(test.test)
@@ -275,13 +275,16 @@ class DecisionOnOwnBatch(Rule):
         names = read_names(test)
         if work(facts.flow).meets(test):
             return True
+        home = e.frame.node.body if isinstance(e.frame.node, cst.FunctionDef) else e.frame.node
+        made_of = closure(names, bindings(home))
         for other in e.frame.events:
             call = other.node
             if other.kind in ("external", "call") and isinstance(call, cst.Call) and work(facts.flow).meets(call):
                 given = {n for a in call.args for n in read_names(a.value)}
                 trains = any(n in facts.roles.training_forwards for n in walk(call))
-                if given & names and not trains:
-                    return True
+                filled = read_names(call.args[0].value) if other.kind == "external" and call.args else frozenset()
+                if (given & names or filled & made_of) and not trains:
+                    return True  # all_gather(losses, loss); bad = torch.isnan(torch.stack(losses)).any()
         return False
 
     def exits(self, facts: Facts, known: Locality, e: Event, done: set[int]) -> Iterator[Finding]:

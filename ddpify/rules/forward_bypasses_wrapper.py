@@ -11,9 +11,10 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import modules, origins
 from ddpify.facts.frames import Event, Frame, while_made
 from ddpify.facts.ranks import never_with_others
-from ddpify.facts.roles import root
+from ddpify.facts.roles import root, roots
 from ddpify.facts.routes import Route
 from ddpify.facts.trails import shown, way_of_call
+from ddpify.facts.untrained import is_stepped
 from ddpify.facts.unused import has_weights
 from ddpify.facts.values import FromForward, Module, Optimizer
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -185,7 +186,7 @@ class ForwardBypassesWrapper(Rule):
                 continue
             if not facts.converting and (while_made(e.frame) or never_with_others(e, flow) or not has_weights(e.obj)):
                 continue  # self.forward(torch.zeros(...)) in __init__, for the sizes of its layers; a loss in the model
-            if not facts.converting and _where_bare(e):
+            if not facts.converting and (_where_bare(e) or not _is_trained(facts, e.obj)):
                 continue
             core = root(e.obj)
             if (core in wrapped or e.obj in wrapped) and facts.editable(e.frame.source):
@@ -229,6 +230,13 @@ def _stepped(facts: Facts) -> set[cst.CSTNode]:
         if not steps or id(b.frame) in above or any(id(f) in own for f in _frames(b)):
             found |= {o.node for o in origins(b.value) if isinstance(o, FromForward)}
     return found & facts.after_roles.training_forwards
+
+
+def _is_trained(facts: Facts, module: Module) -> bool:
+    """Whether an optimizer that makes steps has a module: one that never steps leaves gradients that nothing reads."""
+    every, core = facts.after_roles.optimizers, root(module)
+    mine = [o for o in every if o.loose or core in (r for m in o.modules for r in (root(m), *roots(m)))]
+    return not every or any(is_stepped(facts.after, o) for o in mine)
 
 
 def _frames(e: Event) -> list[Frame]:

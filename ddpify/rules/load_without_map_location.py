@@ -13,7 +13,7 @@ from ddpify.facts.contents import constants
 from ddpify.facts.definitions import Definitions, definitions
 from ddpify.facts.frames import Event, Frame, Scope
 from ddpify.facts.outside import Outside, made_by, outside_calls
-from ddpify.facts.ranks import depends_on_rank, of_no_caller, on_some_ranks
+from ddpify.facts.ranks import depends_on_rank, may_be_on_some_ranks, of_no_caller
 from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.several_gpus import several_gpus
 from ddpify.facts.values import Const, Device, Value
@@ -123,7 +123,8 @@ class LoadWithoutMapLocation(Rule):
         if given is None and not loads_weights(facts, call, path, frames):
             return True
         return bool(call.events) and all(
-            in_workers(facts, e) or on_some_ranks(e, facts.flow) or of_no_caller(e, facts.flow) for e in call.events
+            in_workers(facts, e) or may_be_on_some_ranks(e, facts.flow) or of_no_caller(e, facts.flow)
+            for e in call.events
         )
 
     def given(self, call: Outside, given: cst.BaseExpression | None, value: str) -> Edit:

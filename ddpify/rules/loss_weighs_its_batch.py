@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.facts import Facts
 from ddpify.facts.controlled import controlled
 from ddpify.facts.dependencies import read_names
+from ddpify.facts.known_ways import behind_losses
 from ddpify.facts.own import own
 from ddpify.facts.weighted import weighted_losses
 from ddpify.rules._base import Converts, Finding, Rule, Severity
@@ -62,8 +63,8 @@ class LossWeighsItsBatch(Rule):
                 continue
             code = source.code(node).split("\n")[0]
             if not facts.converting:
-                if _is_shared(facts, source, node):
-                    continue
+                if _is_shared(facts, source, node) or id(node) not in behind_losses(facts):
+                    continue  # a number that is only shown
                 yield self.finding(source, node, f"`{code}` divides by {by}, and each rank by those of its own batch")
                 continue
             yield self.finding(

@@ -12,6 +12,7 @@ from ddpify.facts import Facts
 from ddpify.facts.contents import constants, modules, origins
 from ddpify.facts.discarded import discarded
 from ddpify.facts.frames import Event
+from ddpify.facts.known_ways import comes_of
 from ddpify.facts.layers import BUFFERS, mentions, normalises
 from ddpify.facts.placing import alternatives, of_one_call
 from ddpify.facts.replay import replay
@@ -212,6 +213,8 @@ class SeveralForwardsBeforeBackward(Rule):
                         continue
                     if not pending and last is not None:
                         through = next((f for f in reversed(ran) if id(f.node) in reached), ran[-1])
+                        if not facts.converting and not comes_of(facts, e, {id(f.node) for f in ran}):
+                            continue
                         if id(e.node) not in done and (facts.converting or facts.editable(e.frame.source)):
                             done.add(id(e.node))
                             cut = discarded(facts, last, e, through) if facts.converting else []

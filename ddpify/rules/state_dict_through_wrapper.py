@@ -12,6 +12,7 @@ from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Event
 from ddpify.facts.values import Dict, Module, Seq, StateDict, Value, Wrapped
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
+from ddpify.rules._checkpoint_keys import renames_keys
 from ddpify.rules.attribute_through_wrapper import raw_findings
 from ddpify.source import Source, walk
 
@@ -88,6 +89,7 @@ class StateDictThroughWrapper(Rule):
         seen: set[int] = set()
         for e in facts.external("torch.save"):
             given = any(self.wrapped(v) for v in e.extra.values()) and not self.unwraps_at_times(facts, e)
+            given = given and not renames_keys(facts, e)
             if id(e.node) not in seen and facts.editable(e.frame.source) and given:
                 seen.add(id(e.node))
                 yield self.finding(
