@@ -391,3 +391,63 @@ def test_a_layer_that_is_set_from_the_start_sets_itself_from_no_batch(ready: boo
             optimizer.step()
         """
     assert bool(lines(code, "DDP211")) is not ready
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("Images()", True),
+        ("torch.utils.data.Subset(Images(), range(8))", True),
+        ("load('images')", False),
+        ("Read('images')", False),
+        ("torch.utils.data.Subset(load('images'), range(8))", False),
+    ],
+)
+def test_a_dataset_that_is_not_read_may_be_the_share_of_a_rank(made: str, found: bool) -> None:
+    code = f"""
+        from images import Base, load
+
+        class Images(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, at):
+                return torch.randn(8)
+
+        class Read(Base):
+            def __len__(self):
+                return 64
+
+        ddp = DDP(nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        whole = DataLoader({made}, shuffle=True)
+        for x in whole:
+            optimizer.zero_grad()
+            ddp(x).mean().backward()
+            optimizer.step()
+        """
+    assert bool(lines(code, "DDP301")) is found
+
+
+@pytest.mark.parametrize(
+    ("sampler", "found"),
+    [("sampler=DistributedSampler(images)", True), ("shuffle=True", False), ("sampler=None", False)],
+)
+def test_an_order_counts_where_ranks_share_a_dataset_out(sampler: str, found: bool) -> None:
+    code = f"""
+        class Images(torch.utils.data.Dataset):
+            def __init__(self):
+                self.names = os.listdir("images")
+            def __len__(self):
+                return len(self.names)
+            def __getitem__(self, at):
+                return torch.load(self.names[at])
+
+        ddp = DDP(nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        images = Images()
+        for x in DataLoader(images, {sampler}):
+            optimizer.zero_grad()
+            ddp(x).mean().backward()
+            optimizer.step()
+        """
+    assert bool(lines(code, "DDP307")) is found

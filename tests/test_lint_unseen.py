@@ -411,9 +411,8 @@ class Share:
         {cut}
 
     def epochs(self):
-        from somewhere import load
         while True:
-            yield self.cut(load(self.path))
+            yield self.cut(torch.load(self.path, map_location="cpu"))
 
 
 dist.init_process_group("gloo")

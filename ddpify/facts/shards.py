@@ -13,7 +13,7 @@ from ddpify.facts.definitions import definitions
 from ddpify.facts.frames import Frame
 from ddpify.facts.ranks import depends_on_rank, guarded
 from ddpify.facts.roles import loaders_in
-from ddpify.facts.values import Instance, Loader, Sampler
+from ddpify.facts.values import Class, Const, Data, Dataset, Ext, Instance, Iteration, Loader, Sampler, Seq
 from ddpify.source import walk
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 #: samplers that draw the whole epoch, whoever asks
 _PLAIN = re.compile(r"torch\.utils\.data(\.sampler)?\.(Weighted|Subset)?(Random|Sequential)Sampler")
+_BASES = re.compile(
+    r"torch\.utils\.data\.|torchvision\.|torchaudio\.|torchtext\.|typing\.|abc\.|builtins\.|collections\."
+)
+_LIBRARIES = re.compile(
+    r"torch|numpy\.|builtins\.|datasets\.|pandas\.|random\.|json\.|pickle\.|os\.|glob\.|math\.|copy\."
+)
 _RANK = re.compile(
     r"get_rank|\brank\b|world_size|get_world_size|split_dataset_by_node|sharding_filter|apply_sharding|\.shard\("
 )
@@ -38,6 +44,41 @@ def in_another_way(facts: Facts, loader: Loader) -> bool:
     """Whether something else than a sampler sees to it that the ranks read different data."""
     other = is_alternative(facts, loader) or made_for_rank(facts, loader) or _is_alone(facts, loader)
     return other or _streams(loader)
+
+
+def is_whole(facts: Facts, loader: Loader) -> bool:
+    """Whether all that the dataset is made of is read: what another file's code gives may be one rank's share."""
+    if not loader.dataset:
+        return False
+    return all(_is_read(o, 4) for o in loader.dataset) or _is_computed(facts, loader)
+
+
+def _is_computed(facts: Facts, loader: Loader) -> bool:
+    """By functions of the project and of libraries alone, and none of a module that is not there."""
+    args = loader.call.args if loader.call is not None else ()
+    data = next((a.value for a in args if a.keyword is None or a.keyword.value == "dataset"), None)
+    parts = parts_of(facts, data, loader.site.frame) if data is not None else ()
+    calls = [node for node, _ in parts if isinstance(node, cst.Call)]
+    bases = [o.cls.outside() for o in loader.dataset if isinstance(o, Instance) and o.cls is not None]
+    read = all(any(map(_is_known, facts.flow.values.get(c.func, ()))) for c in calls)
+    return bool(calls) and read and all(_BASES.match(name) for names in bases for name in names)
+
+
+def _is_known(obj: object) -> bool:
+    return not isinstance(obj, (Data, Ext)) or (isinstance(obj, Ext) and _LIBRARIES.match(obj.name) is not None)
+
+
+def _is_read(obj: object, depth: int) -> bool:
+    match obj:
+        case Instance(cls=Class() as cls):
+            return all(_BASES.match(name) for name in cls.outside())
+        case Dataset(of=of):
+            return not depth or all(_is_read(o, depth - 1) for o in of)
+        case Seq() | Const() | Iteration():
+            return True
+        case Data(form=form):
+            return form == "tensor"
+    return False
 
 
 def _streams(loader: Loader) -> bool:

@@ -148,7 +148,7 @@ class Order:
                 yield from turns(self, source, turn, turn.target, "row")
             elif isinstance(turn, cst.CompFor):
                 yield from self.comprehends(source, turn, node, "row")
-            elif self.uses.gives_samples(source, node):
+            elif self.uses.gives_samples(source, node) and self.uses.is_shared_out(source, node):
                 yield Goes(source, node)
 
     def counts(self, loop: cst.CSTNode, names: frozenset[str]) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import libcst as cst
 
 from ddpify.facts import Facts
-from ddpify.facts.values import Class, Instance, Module
+from ddpify.facts.contents import constants
+from ddpify.facts.values import Class, Dataset, Instance, Loader, Module, Seq, Value
 from ddpify.rules._no_order import is_said_to_be_one, only_one, sorts
 from ddpify.source import Source, dotted, walk
 
@@ -191,12 +192,48 @@ class Uses:
                     return True
         return False
 
+    def is_shared_out(self, source: Source, node: cst.CSTNode) -> bool:
+        """Whether ranks go by the same places: not where all loaders of such a dataset are read by one rank alone.
+
+        Without a sampler each rank draws for itself, from the whole set, and may have it in an order of its own.
+        """
+        home = class_of(source, node)
+        kin = self.kin(home.name.value) if home is not None else set()
+        loaders = [o for o, names in self.loaders if names & kin]
+        return not loaders or any({"sampler", "batch_sampler"} & _given(o) for o in loaders)
+
+    @functools.cached_property
+    def loaders(self) -> list[tuple[Loader, set[str]]]:
+        """The loaders of a script, each with the names of the classes that its dataset is made of."""
+        made = {e.obj for e in self.facts.flow.log.of("loader") if isinstance(e.obj, Loader)}
+        return [(o, {c.name for c in _classes(o.dataset or o.arguments.get("dataset", ()), 4)}) for o in made]
+
     def is_one(self, source: Source, node: cst.CSTNode) -> bool:
         """`if len(paths) == 1: open(paths[0])`"""
         names = [n for n in walk(node) if isinstance(n, cst.Name)]
         return any(only_one(source, n) for n in names) or is_said_to_be_one(
             owner_of(source, node), {n.value for n in names}
         )
+
+
+def _given(loader: Loader) -> set[str]:
+    """The arguments of a loader that are not None, and those of a dict that could not be followed."""
+    some = {k for k, v in loader.arguments.items() if constants(v) != [None]}
+    return some | ({"sampler"} if loader.unknown_splat else set())
+
+
+def _classes(value: Value, depth: int) -> Iterator[Class]:
+    """The classes of the project that a dataset is an object of, or is made of: `Subset(Images(), ids)`."""
+    for o in value if depth else ():
+        if isinstance(o, Instance) and o.cls is not None:
+            yield from o.cls.lineage()
+            for held in o.fields.values():
+                yield from _classes(held, depth - 1)
+        elif isinstance(o, Dataset):
+            yield from _classes(o.of, depth - 1)
+        elif isinstance(o, Seq):
+            for part in o.elements if o.elements is not None else [o.joined]:
+                yield from _classes(part, depth - 1)
 
 
 def _sorted_here(source: Source, call: cst.Call) -> str:

@@ -12,7 +12,7 @@ from ddpify.facts.handmade import Unshared, hand_fed
 from ddpify.facts.phases import training_key
 from ddpify.facts.ranks import never_with_others
 from ddpify.facts.sharding import LoaderFacts, loader_facts, measured
-from ddpify.facts.shards import draws_for_itself, in_another_way
+from ddpify.facts.shards import draws_for_itself, in_another_way, is_whole
 from ddpify.facts.trails import way_back, way_of_loader
 from ddpify.facts.values import Loader, Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -203,7 +203,7 @@ class LoaderWithoutSampler(Rule):
             message = f"the {what} of this DataLoader knows nothing of ranks: every rank draws the whole epoch"
             yield self.finding(known.source, known.call, message, left=_OF_A_DRAW)
         sampled = "sampler" in loader.arguments or "batch_sampler" in loader.arguments
-        unclear = known.problem or known.draws is not None or loader.unknown_splat
+        unclear = known.problem or known.draws is not None or loader.unknown_splat or not is_whole(facts, loader)
         if not (sampled or unclear or in_another_way(facts, loader)):
             edits = self.shard(facts, known).edits
             message = f"the DataLoader over `{self.dataset(known)}` gives every rank the whole training set"
