@@ -20,6 +20,7 @@ SHAPES = (
     Shape("batches_by_key"),
     Shape("batches_counted"),
     Shape("counted_by_helpers"),
+    Shape("counting_classes"),
     Shape("cycled_and_zipped"),
     Shape("dropped_batches", doubled=(("[:47]), 6", "[:47]), 12"),)),
     Shape("evaluations_grown"),
@@ -213,6 +214,12 @@ DAMAGES = (
         "batches_by_key",
         (("        found[:] = gather_in_order(found)\n        kinds[:] = gather_in_order(kinds)\n", ""),),
         "^'place .* and not",
+    ),
+    Damage(
+        "a confusion matrix is one rank's",
+        "counting_classes",
+        (("        confusion.all_reduce()\n", ""),),
+        "val .* and not",
     ),
     Damage(
         "the evaluation counts padding",

@@ -139,14 +139,14 @@ def _last_is_used(loop: LoopFacts, meter: Meter, inside: set[int]) -> bool:
         for t in cst.ensure_type(n.body[0], cst.Assign).targets
         if isinstance(t.target, cst.Attribute)
     }
-    last = fields - whole_fields
+    last = fields - whole_fields - set(meter.fields)
     end = loop.source.span(loop.node.body).end
     for n in uses_of(loop.frame.node, meter.target) if last else ():
         if id(n) in inside or loop.source.span(n).start < end:
             continue
         parent = loop.source.parents.get(n)
         if isinstance(parent, cst.Attribute):
-            if parent.attr.value not in {*meter.sums, *whole_fields, "all_reduce", "reset"}:
+            if parent.attr.value not in {*meter.fields, *whole_fields, "all_reduce", "reset"}:
                 return True
         elif not _is_formatted(loop, parent, meter.target, last):
             return True

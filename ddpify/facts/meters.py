@@ -10,9 +10,11 @@ import libcst as cst
 
 from ddpify.facts.collected import given_to, holder_of
 from ddpify.facts.contents import data_of
+from ddpify.facts.counters import counter
 from ddpify.facts.dependencies import named, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts
+from ddpify.facts.setup import SetUp, find_setup
 from ddpify.facts.starts import is_number, same_object, start_by_method, start_of
 from ddpify.facts.values import Class, Const, Func, Instance, Obj
 from ddpify.source import Source, walk
@@ -38,6 +40,13 @@ class Meter:
     means: tuple[str, ...]
     #: its sums may be tensors
     tensor: bool
+    #: the fields that are no numbers, by what they are: list, numpy or tensor
+    arrays: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All that it adds to."""
+        return (*self.sums, *(name for name, _ in self.arrays))
 
 
 def meters(facts: Facts, loop: LoopFacts) -> list[Meter]:
@@ -53,6 +62,9 @@ def meters(facts: Facts, loop: LoopFacts) -> list[Meter]:
             if e.kind != "call" or not named(holder) or same_object(loop.frame, e):
                 others.add(name)
     found = [_meter(facts, name, events) for name, events in calls.items() if name not in others]
+    known = {m.target for m in found if m is not None}
+    if not loop.training:  # whole batches are dealt out: whatever each of them gives, the sum is the same
+        found += [_counter(facts, n, events) for n, events in calls.items() if n not in others and n not in known]
     return [m for m in found if m is not None and _begins(facts, loop, m)]
 
 
@@ -61,11 +73,12 @@ def _begins(facts: Facts, loop: LoopFacts, meter: Meter) -> bool:
     start = start_of(facts, loop, meter.target)
     if start is not None:
         return isinstance(start[1], cst.Call)
-    fields = [start_by_method(loop, f"{meter.target}.{field}") for field in meter.sums]
+    fields = [start_by_method(loop, f"{meter.target}.{field}") for field in meter.fields]
     return all(f is not None for f in fields)
 
 
-def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
+def _updated_by(facts: Facts, events: list[Event]) -> tuple[Func, Class] | None:
+    """The one method that changes an object in these calls, and the object's class, where it can get another."""
     funcs = {id(e.obj.node): e.obj for e in events if isinstance(e.obj, Func)}
     func = next(iter(funcs.values()))
     cls = func.bound.cls if isinstance(func.bound, Instance) else None
@@ -77,8 +90,44 @@ def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
         or not facts.editable(func.source)
     ):
         return None
-    if not isinstance(func.node, cst.FunctionDef) or not func.node.params.params or not facts.editable(func.source):
+    if not isinstance(func.node, cst.FunctionDef) or not func.node.params.params:
         return None
+    return func, cls
+
+
+def _counter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
+    """An object that adds to arrays, and nothing else: a confusion matrix, counts for each class."""
+    known = _updated_by(facts, events)
+    if known is None or not all(isinstance(e.stmt, cst.Expr) for e in events):
+        return None
+    func, cls = known
+    assert isinstance(func.node, cst.FunctionDef)
+    me = func.node.params.params[0].name.value
+    found = counter(facts, cls, func.node, me)
+    if found is None or not all(_is_one(facts, n) for n in found.added):
+        return None
+    sums = tuple(name for name, kind in found.fields.items() if kind == "number")
+    arrays = tuple((name, kind) for name, kind in found.fields.items() if kind != "number")
+    setup = facts.cached("setup", find_setup)
+    if any(kind != "list" for _, kind in arrays) and not (isinstance(setup, SetUp) and not setup.accelerator):
+        return None  # arrays lie on the CPU or on the GPU: the group must have a backend for both
+    return Meter(target, cls, func.source, func.node, me, sums, (), True, arrays)
+
+
+def _is_one(facts: Facts, node: cst.BaseExpression) -> bool:
+    """A number, as far as is known."""
+    held = facts.flow.values.get(node, ())
+    known = data_of(held)
+    return known is not None and known.form in ("int", "float", "bool", "number")
+
+
+def _meter(facts: Facts, target: str, events: list[Event]) -> Meter | None:
+    """An object that adds up a value and a count, and may keep their quotient."""
+    known = _updated_by(facts, events)
+    if known is None:
+        return None
+    func, cls = known
+    assert isinstance(func.node, cst.FunctionDef)
     me = func.node.params.params[0].name.value
     sums, means = dict[str, cst.BaseExpression](), list[str]()
     for stmt in _statements(func.node):

@@ -139,7 +139,9 @@ def _meters(
         if id(m.update) not in done:
             done.add(id(m.update))
             edits += with_method(facts, m)
-        if empty and m.tensor:  # a rank without a batch has the number that the meter begins with
+        if (
+            empty and m.tensor and (m.sums or any(kind == "list" for _, kind in m.arrays))
+        ):  # a rank without a batch has the number that the meter begins with
             edits.append(AddHelper(m.source, "all_reduce_sum", frozenset({"tensor", "empty"})))
         yield rule.finding(loop.source, loop.node, f"`{m.target}` is added up over the ranks", *edits, reason=_REASON)
 
