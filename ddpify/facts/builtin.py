@@ -8,7 +8,7 @@ from ddpify.facts.contents import constants, data_of, join, made_as_set, modules
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Frame
 from ddpify.facts.methods import Methods
-from ddpify.facts.registries import of_library, of_project
+from ddpify.facts.registries import ANY, of_library, of_project
 from ddpify.facts.spelled import Spelled, spelled
 from ddpify.facts.state import Given
 from ddpify.facts.values import (
@@ -37,7 +37,7 @@ from ddpify.facts.values import (
     Value,
     Wrapped,
 )
-from ddpify.source import walk
+from ddpify.source import Source, walk
 
 _TRANSPARENT = frozenset({"list", "tuple", "iter", "reversed", "sorted", "set", "filter", "next", "frozenset"})
 
@@ -135,7 +135,10 @@ class Builtins(Methods, Spelled):
                 if not known:
                     found = of_project(Mod(frame.source), names)
                     asked = {o.name: (o,) for o in found if isinstance(o, (Class, Func))}
-                return (Dict(self.site(node, frame), items=dict(asked.items()), closed=False),) if asked else ()
+                if asked:
+                    return (Dict(self.site(node, frame), items=dict(asked.items()), closed=False),)
+                if _is_called(frame.source, above):
+                    return (Dict(self.site(node, frame), joined=ANY, closed=False),)
         return ()
 
     def evaluated(self, node: cst.Call, frame: Frame) -> Value:
@@ -144,7 +147,9 @@ class Builtins(Methods, Spelled):
         above = frame.source.parents.get(node)
         if isinstance(above, cst.Attribute):
             return self.named(text, node, frame, above.attr.value)
-        return self.named(text, node, frame) if isinstance(above, cst.Call) and above.func is node else ()
+        if not _is_called(frame.source, node):
+            return ()
+        return self.named(text, node, frame) or (ANY if "*" in text else ())
 
     def transparent(self, name: str, first: Value, node: cst.Call, frame: Frame) -> Value:
         if name in ("list", "tuple", "filter", "iter") and any(isinstance(o, (Parameters, Seq)) for o in first):
@@ -216,7 +221,7 @@ class Builtins(Methods, Spelled):
     def looked_up(self, module: Obj) -> Value:
         """`getattr(models, args.arch)`: what of a module is asked for is known at run time only."""
         if isinstance(module, Mod) and module.source in self.modules:
-            return of_project(module, self.modules[module.source].scope.names)
+            return of_project(module, self.modules[module.source].scope.names) or ANY
         return of_library(module) if isinstance(module, Ext) else ()
 
     def refresh(self, kept: Obj, made: Obj) -> None:
@@ -260,6 +265,11 @@ class Builtins(Methods, Spelled):
         if "size_average" in named and constants(named["size_average"][1]) == [False]:
             return ["sum"]
         return ["mean"]
+
+
+def _is_called(source: Source, node: cst.CSTNode) -> bool:
+    above = source.parents.get(node)
+    return isinstance(above, cst.Call) and above.func is node
 
 
 def _is_stream(obj: Obj) -> bool:

@@ -96,8 +96,10 @@ def find_roles(flow: Flow) -> Roles:
     backwards = [e for e in log.of("backward") if e.grad is not False]
     # what runs when the script is run counts; only where nothing trains then (a library) do functions that nothing
     # calls
-    roles.backwards = [e for e in backwards if e.seq < flow.main_end] or backwards
-    roles.optimizers = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Optimizer)))
+    runs = any(e.seq < flow.main_end for e in backwards)
+    roles.backwards = [e for e in backwards if not runs or e.seq < flow.main_end]
+    made = [e for e in log.of("new") if not runs or e.seq < flow.main_end]
+    roles.optimizers = list(dict.fromkeys(e.obj for e in made if isinstance(e.obj, Optimizer)))
     roles.wrapped = list(dict.fromkeys(e.obj for e in log.of("new") if isinstance(e.obj, Wrapped)))
     optimised = {r for o in roles.optimizers for m in o.modules for r in roots(m)}
     roles.bare = list(dict.fromkeys(p for o in roles.optimizers for p in o.bare if p.owner is None))
@@ -230,8 +232,12 @@ def _epoch_loops(flow: Flow, roles: Roles) -> Iterator[EpochLoop]:
 def _passes(flow: Flow, roles: Roles) -> Iterator[Pass]:
     training = {(id(loop.node), id(loop.frame)) for e in roles.backwards for loops in e.all_loops() for loop in loops}
     handed = {(id(loop.node), id(loop.frame.home)) for loop in flow.handed}
+    # a function that nothing calls trains, too: what it reads is not evaluated
+    uncalled = {(id(lp.node), id(lp.frame)) for e in flow.log.of("backward") for ls in e.all_loops() for lp in ls}
     for event in flow.log.of("loop"):
         if event.name != "start" or (id(event.node), id(event.frame)) in handed:
+            continue
+        if event.seq >= flow.main_end and (id(event.node), id(event.frame)) in uncalled - training:
             continue
         trains, loop = (id(event.node), id(event.frame)) in training, Loop(event.node, event.frame, event.value)
         for obj in loaders_in(event.value):

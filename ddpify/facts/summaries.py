@@ -100,6 +100,8 @@ class Library(Factories):
             return (Device(self.site(node, frame), kind="cuda"),)  # the one that set_device chose
         if name == "importlib.import_module":
             return self.module_by_name(given[0][1] if given else (), node, frame)
+        if name == "importlib.util.module_from_spec":
+            return (Ext(RUN_TIME_MODULE),)  # of a file that the script names by its path
         if name.startswith("builtins."):
             return self.builtin(name[9:], node, given, named, frame)
         if name == "collections.OrderedDict":

@@ -253,8 +253,11 @@ class SplitDiffersPerRank(Rule):
         if facts.converting:
             yield from self.drawn(facts)
             yield from self.data(facts)
+        told: set[cst.CSTNode] = set()
         for split in unseeded_splits(facts):
-            yield from self.split(facts, split)
+            if split.node not in told:  # the method of several objects
+                told.add(split.node)
+                yield from self.split(facts, split)
 
     def split(self, facts: Facts, split: Split) -> Iterator[Finding]:
         """`random_state=0`; in a loop over runs each has a split of its own, `random_state=run`."""

@@ -824,3 +824,65 @@ for x in loader:
     optimizer.step()
 """
     assert edited(HEAD + body, "DDP201").has("model = Net()\nmodel = DDP(model)\n")
+
+
+TRAINERS = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Fitting:
+    def loaders(self, part):
+        train = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2, shuffle=True)
+        return (train, None) if part == "train" else (DataLoader(TensorDataset(torch.ones(4, 4))), None)
+
+    def fit(self, epochs=2):
+        loader, _ = self.loaders("train")
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        for epoch in range(epochs):
+            for (x,) in loader:
+                optimizer.zero_grad()
+                self.model(x).mean().backward()
+                optimizer.step()
+
+
+class Trainer(Fitting):
+    def __init__(self, model):
+        self.model = model
+
+
+def small():
+    Trainer(nn.Linear(4, 1)).fit()
+
+
+def deep():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    Trainer(model).fit()
+
+
+def wide():
+    model = nn.Linear(4, 100)
+    Trainer(model).fit()
+
+
+if __name__ == "__main__":
+    deep()
+    {called}
+"""
+
+
+def test_a_training_function_that_nothing_calls_is_named_and_stands_in_no_other_s_way() -> None:
+    found = convert_bytes(TRAINERS.format(called="small()").encode())
+    assert found.text.count("DDP(") == 2  # of deep() and of small()
+    assert "sampler=DistributedSampler(" in found.text
+    assert "distributed=" not in found.text
+    assert [f.message for f in found.plan.notes if "nothing calls it" in f.message] == [
+        "`wide` trains, but nothing calls it: no model of it is wrapped, no loader of it shared"
+    ]
+
+
+def test_nothing_is_said_of_training_functions_that_are_called() -> None:
+    found = convert_bytes(TRAINERS.format(called="small(), wide()").encode())
+    assert found.text.count("DDP(") == 3
+    assert not [f for f in found.plan.notes if "nothing calls it" in f.message]

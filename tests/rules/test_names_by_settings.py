@@ -187,3 +187,82 @@ def test_batches_for_all_gpus_of_a_process_become_one_gpu_s(ids: str, size: str,
     text = script('gpus = [int(i) for i in sys.argv[1].split(",")]', f"nn.DataParallel(nn.Linear(4, 1), {ids})")
     text = text.replace("batch_size=2", f"batch_size={size}")
     assert f"batch_size={changed}, sampler=" in convert_bytes(text.encode()).text
+
+
+MANY = "from torch import nn\n" + "".join(
+    f"class Net{at}(nn.Module):\n    def __init__(self):\n        super(Net{at}, self).__init__()\n"
+    "        self.layer = nn.Linear(4, 1)\n\n    def forward(self, x):\n        return self.layer(x)\n\n"
+    for at in range(12)
+)
+FROM_FILE = """
+import importlib.util
+spec = importlib.util.spec_from_file_location("nets", sys.argv[2])
+nets = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(nets)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "made"),
+    [
+        ("import nets", "getattr(nets, sys.argv[1])()"),
+        ("from nets import *", "eval(sys.argv[1])().to('cpu')"),
+        ("from nets import *", "globals()[sys.argv[1]]()"),
+        (FROM_FILE, "nets.Net3()"),
+    ],
+)
+def test_one_of_many_models_is_wrapped_and_named(before: str, made: str, tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(MANY)
+    (tmp_path / "train.py").write_text(script(before, made, "torch.save(net.state_dict(), 'net.pt')"))
+    found = convert(tmp_path / "train.py")
+    assert "net = DDP(net)" in found.text
+    assert "torch.save(net.module.state_dict(), 'net.pt')" in found.text
+    assert any("known at run time only: ddpify has not looked into" in f.message for f in found.plan.notes)
+
+
+def test_of_many_things_that_train_nothing_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(MANY.replace("class Net", "class Loss"))
+    (tmp_path / "train.py").write_text(script("import nets\nloss = getattr(nets, sys.argv[1])()", "nn.Linear(4, 1)"))
+    assert "known at run time" not in " ".join(f.message for f in convert(tmp_path / "train.py").plan.notes)
+
+
+def test_a_class_that_names_itself_is_looked_up_by_its_name(tmp_path: Path) -> None:
+    nets = """\
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super(Block, self).__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super(Net, self).__init__()
+            self.block, self.head = Block(), nn.Linear(4, 1)
+
+        def forward(self, x):
+            return self.head(self.block(x))
+    """
+    settings = """\
+    class Settings:
+        def __init__(self, parts):
+            self.parts = parts
+
+        def __getitem__(self, name):
+            return self.parts[name]
+
+        def build(self, name, module, *args, **more):
+            given = dict(self[name]["args"])
+            given.update(more)
+            return getattr(module, self[name]["type"])(*args, **given)
+    """
+    (tmp_path / "nets.py").write_text(textwrap.dedent(nets))
+    (tmp_path / "settings.py").write_text(textwrap.dedent(settings))
+    before = "import json\nimport nets\nfrom settings import Settings\nsettings = Settings(json.load(open('run.json')))"
+    (tmp_path / "train.py").write_text(script(before, "settings.build('net', nets)"))
+    found = convert(tmp_path / "train.py")
+    assert "net = DDP(net)" in found.text
+    assert "known at run time" not in " ".join(f.message for f in found.plan.notes)

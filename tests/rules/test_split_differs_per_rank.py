@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from ddpify.convert import convert
+from tests.cases import convert_bytes
 
 SCRIPT = """\
 import torch
@@ -114,3 +116,31 @@ def test_what_loader_workers_draw_too_is_left(tmp_path: Path, draw: str) -> None
     conversion = convert(path)
     assert "broadcast_value" not in conversion.text
     assert any("loader workers do it, too" in f.message for f in conversion.plan.left)
+
+
+def test_a_split_in_a_method_of_several_objects_gets_one_seed() -> None:
+    script = """\
+    import torch
+    from sklearn.model_selection import train_test_split
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Rows:
+        def __init__(self, x):
+            self.x = x
+
+        def split(self, part):
+            return train_test_split(self.x, test_size=part)
+
+    for rows in (Rows(torch.ones(8, 4)), Rows(torch.zeros(8, 4))):
+        train, _ = rows.split(0.5)
+        loader = DataLoader(TensorDataset(train), batch_size=2)
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for (x,) in loader:
+            optimizer.zero_grad()
+            net(x).mean().backward()
+            optimizer.step()
+    """
+    text = convert_bytes(textwrap.dedent(script).encode()).text
+    assert text.count("random_state=0") == 1
