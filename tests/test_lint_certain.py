@@ -451,3 +451,41 @@ def test_an_order_counts_where_ranks_share_a_dataset_out(sampler: str, found: bo
             optimizer.step()
         """
     assert bool(lines(code, "DDP307")) is found
+
+
+@pytest.mark.parametrize(
+    ("kept", "found"),
+    [("bank.append(x)", False), ("hits += x.sum()", True), ("meter.update(x)", True)],
+)
+def test_an_evaluation_that_pads_is_one_whose_numbers_are_reduced(kept: str, found: bool) -> None:
+    code = f"""
+        from meters import Meter
+
+        ddp, meter, hits, bank = DDP(nn.Linear(8, 2)), Meter(), torch.zeros(()), []
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+        tests = DataLoader(dataset, sampler=DistributedSampler(dataset, shuffle=False))
+        others = DataLoader(dataset)
+        seen = torch.zeros(())
+        for x, y in tests:
+            {kept}
+        for x, y in others:
+            seen += len(x)
+        sums = torch.stack([hits, seen])
+        dist.all_reduce(sums)
+        dist.all_reduce(meter.total)
+        """
+    assert bool(lines(code, "DDP304")) is found
+
+
+def test_what_was_missing_in_a_checkpoint_is_no_wrapper() -> None:
+    code = """
+        ddp = DDP(nn.Linear(8, 2))
+        missing = ddp.load_state_dict(torch.load("last.pt", map_location="cpu"), strict=False)
+        print(missing.missing_keys, ddp.weight)
+        """
+    assert lines(code, "DDP202") == ["print(missing.missing_keys, ddp.weight)"]
+    assert lines(code.replace(", ddp.weight", ""), "DDP202") == []

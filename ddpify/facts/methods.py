@@ -181,7 +181,7 @@ class Methods(Learned):
             self.callbacks(given, named, node, frame)
             if name == "requires_grad_" and isinstance(obj, Module):
                 obj.frozen = self.truth(given[0][1]) is False if given else False
-            return (obj,)
+            return UNKNOWN if name == "load_state_dict" else (obj,)  # what was missing in it
         if name in PARAMETERS or name in LAYERS:
             return self.learned(node, frame, name, tuple(inner))
         if name == "state_dict":

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import libcst as cst
+
 from ddpify.edits import AddHelper, AddImport, DropArguments, Edit, InsertBefore, Replace, SetArgument, Surround
 from ddpify.facts import Facts
 from ddpify.facts.contents import constants
+from ddpify.facts.dependencies import Binding, bindings, closure, read_names
 from ddpify.facts.evaluation import Evaluation, evaluations
 from ddpify.facts.given_ranks import ever_made
 from ddpify.facts.loops import LoopFacts
@@ -19,6 +22,7 @@ from ddpify.facts.values import Sampler
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule, Severity
 from ddpify.rules._hoisting import hoisted
 from ddpify.rules._samplers import set_sampler
+from ddpify.source import walk
 
 
 class EvaluationNotExact(Rule):
@@ -221,10 +225,36 @@ _REDUCES = re.compile(r"torch\.distributed\.(\w+\.)*(all_)?reduce")
 
 def _reduces_itself(facts: Facts, loop: LoopFacts) -> bool:
     """`meter.update(reduce_mean(loss))`: numbers of all ranks are added up in the loop, or behind it."""
-    begin = loop.source.span(loop.node).start
+    begin, inside, made = loop.source.span(loop.node).start, set(walk(loop.node)), _made_in(loop)
     for e in facts.flow.log.of("external"):
         if _REDUCES.fullmatch(e.name):
             ways = [(e.frame, e.node), *((c.frame, c.call) for chain in e.frame.chains(8) for c in chain)]
-            if any(f is loop.frame and loop.source.span(n).start >= begin for f, n in ways):
+            calls = [n for f, n in ways if f is loop.frame and loop.source.span(n).start >= begin]
+            if any(n in inside or closure(read_names(n), _behind(loop)) & made for n in calls):
                 return True
     return False
+
+
+def _behind(loop: LoopFacts) -> list[Binding]:
+    """What is computed behind a loop, and in no other: `sums = torch.tensor([hits, seen])`."""
+    source, home = loop.source, loop.frame.node
+    outer, end = set(source.ancestors(loop.node)), source.span(loop.node).end
+    behind = bindings(home.body if isinstance(home, cst.FunctionDef) else home)
+    return [
+        b
+        for b in behind
+        if source.span(b.node).start >= end
+        and not any(isinstance(a, (cst.For, cst.While)) and a not in outer for a in source.ancestors(b.node))
+    ]
+
+
+def _made_in(loop: LoopFacts) -> set[str]:
+    """The names of what changes in a loop: `total` of `total += n`, `meter` of `meter.update(x)`."""
+    found: set[str] = set()
+    for node in walk(loop.node.body):
+        match node:
+            case cst.AssignTarget(target=target) | cst.AugAssign(target=target):
+                found |= {n.value for n in (target, *walk(target)) if isinstance(n, cst.Name)}
+            case cst.Call(func=cst.Attribute(value=cst.Name(value=name))):
+                found.add(name)
+    return found
