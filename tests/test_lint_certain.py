@@ -489,3 +489,119 @@ def test_what_was_missing_in_a_checkpoint_is_no_wrapper() -> None:
         """
     assert lines(code, "DDP202") == ["print(missing.missing_keys, ddp.weight)"]
     assert lines(code.replace(", ddp.weight", ""), "DDP202") == []
+
+
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [("n, width = x.shape", False), ("n = x.size(0)", False), ("n = int(x.sum())", True), ("_, n = x.shape", True)],
+)
+def test_how_many_samples_a_batch_has_is_the_same_on_all_ranks(size: str, found: bool) -> None:
+    code = f"""
+        ddp = DDP(nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for x, y in loader:
+            {size}
+            if n < 4:
+                continue
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+        """
+    assert bool(lines(code, "DDP506")) is found
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [("nn.Sequential(nn.Linear(8, 2), nn.Dropout(0.1))", True), ("nn.Linear(8, 2)", False), ("build()", False)],
+)
+def test_noise_is_seen_before_the_ranks_are_said_to_share_it(made: str, found: bool) -> None:
+    code = f"""
+        from models import build
+
+        torch.manual_seed(1)
+        ddp = DDP({made})
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+        """
+    assert bool(lines(code, "DDP306")) is found
+
+
+@pytest.mark.parametrize(
+    ("second", "found"), [("kind == 'b'", False), ("kind == 'a'", True), ("kind != 'c'", True), ("other == 'b'", True)]
+)
+def test_two_values_of_one_option_are_two_ways(second: str, found: bool) -> None:
+    code = f"""
+        def train(net, optimizer, kind, other):
+            for x, y in loader:
+                if kind == "a":
+                    out = net(x)
+                    loss = F.cross_entropy(out, y)
+                if {second}:
+                    out = net(x + 1)
+                    loss = F.cross_entropy(out, y) + (0 if kind == "b" else loss)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        ddp = DDP(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        train(ddp, optimizer, os.environ["KIND"], os.environ["OTHER"])
+        """
+    assert bool(lines(code, "DDP207")) is found
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_layers_of_a_copy_are_no_layers_of_the_wrapper(copied: bool) -> None:
+    code = f"""
+        from copy import deepcopy
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+            def forward(self, x):
+                return self.head(self.body(x))
+
+        def probe(net, x):
+            net = {"deepcopy(net)" if copied else "net"}
+            net.module.head = nn.Linear(8, 2)
+            return net(x)
+
+        ddp = DDP(Net())
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+        for x, y in loader:
+            probe(ddp, x)
+            optimizer.zero_grad()
+            F.cross_entropy(ddp(x), y).backward()
+            optimizer.step()
+        """
+    assert bool(lines(code, "DDP210")) is not copied
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_an_option_does_instead_of_the_training_changes_no_wrapper(ends: bool) -> None:
+    code = f"""
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 2)
+            def forward(self, x):
+                return self.head(self.body(x))
+
+        def main(only_looks):
+            ddp = DDP(Net())
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+            if only_looks:
+                ddp.module.head = nn.Linear(8, 2)
+                print(ddp)
+                {"return" if ends else "print(optimizer)"}
+            for x, y in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(ddp(x), y).backward()
+                optimizer.step()
+
+        main(bool(os.environ.get("LOOK")))
+        """
+    assert bool(lines(code, "DDP210")) is not ends

@@ -72,6 +72,15 @@ def minds_its_mode(module: Module) -> bool:
     return mentions(module, (*NOISE, *BUFFERS), written=True)
 
 
+def draws(module: Module) -> bool:
+    """Whether a layer that draws random numbers is seen in a module; what cannot be seen is not accused."""
+    texts = [c.source.code(c.node) for m in with_parts(module) if m.cls is not None for c in m.cls.lineage()]
+    names = [m.name for m in with_parts(module)]
+    return any(word in text for word in NOISE for text in (*texts, *names)) or any(
+        name.startswith("transformers.") for name in names
+    )
+
+
 def normalises(module: Module) -> bool:
     """Whether BatchNorm is seen in a module or in one of its parts; what cannot be seen is not accused."""
     return any(

@@ -174,6 +174,8 @@ def _places(event: Event, frame: Frame) -> list[cst.CSTNode]:
 
 def _apart(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
     around = list(source.ancestors(other))
+    if any(_excludes(source, a, b) for a in _values_asked(source, one) for b in _values_asked(source, other)):
+        return True
     inner = one
     for above in source.ancestors(one):
         if isinstance(above, (cst.If, cst.Match, cst.Try)) and above in around:
@@ -186,6 +188,40 @@ def _apart(source: Source, one: cst.CSTNode, other: cst.CSTNode) -> bool:
             return False
         inner = above
     return False
+
+
+def _values_asked(source: Source, node: cst.CSTNode) -> list[tuple[cst.BaseExpression, str]]:
+    """`args.kind` and `"small"` of each `if args.kind == "small":` around a statement, in its function."""
+    found: list[tuple[cst.BaseExpression, str]] = []
+    inner = node
+    for above in source.ancestors(node):
+        match above:
+            case cst.FunctionDef():
+                break
+            case cst.If(
+                test=cst.Comparison(
+                    left=cst.Name() | cst.Attribute() as left,
+                    comparisons=[
+                        cst.ComparisonTarget(operator=cst.Equal(), comparator=cst.SimpleString() | cst.Integer() as is_)
+                    ],
+                ),
+                body=body,
+            ) if body is inner:
+                found.append((left, repr(is_.evaluated_value)))
+        inner = above
+    return found
+
+
+def _excludes(source: Source, one: tuple[cst.BaseExpression, str], other: tuple[cst.BaseExpression, str]) -> bool:
+    """`if kind == "a":` and `if kind == "b":`, of a name that nothing in the function gives another value."""
+    name = source.code(one[0])
+    if name != source.code(other[0]) or one[1] == other[1]:
+        return False
+    owner = next((a for a in source.ancestors(one[0]) if isinstance(a, cst.FunctionDef)), source.module)
+    targets = (t for n in walk(owner) if isinstance(n, cst.AssignTarget) for t in (n.target, *walk(n.target)))
+    return isinstance(owner, cst.FunctionDef) and not any(
+        source.code(t) == name for t in targets if t in source.parents
+    )
 
 
 def ends_in_a_way_out(block: cst.BaseSuite) -> bool:

@@ -11,7 +11,7 @@ import libcst as cst
 from ddpify.facts.externals import role_of
 from ddpify.facts.frames import Event
 from ddpify.facts.handmade import Draws, hand_fed
-from ddpify.facts.layers import NOISE, mentions
+from ddpify.facts.layers import NOISE, draws, mentions
 from ddpify.facts.values import Class, Data, Dataset, Instance, Obj, Thing, Value
 from ddpify.source import walk
 
@@ -61,11 +61,11 @@ def seeds(facts: Facts) -> list[Seed]:
 
 
 def is_noisy(facts: Facts) -> str:
-    """What draws random numbers while training, "" where nothing does. What is not known counts."""
+    """What draws random numbers while training, "" where nothing does. In a conversion what is not known counts."""
     if any(isinstance(h, Draws) for h in hand_fed(facts)):
         return "every rank draws batches of its own"
     for module in facts.roles.trained:
-        if mentions(module, NOISE):
+        if mentions(module, NOISE) if facts.converting else draws(module):
             return "the model draws random numbers (dropout or noise)"
     if draws_in_loop(facts):
         return "the training loop draws random numbers"

@@ -12,7 +12,7 @@ def by_size(test: cst.BaseExpression) -> bool:
             return by_size(left) or by_size(right)
         case cst.Comparison(left=left, comparisons=[cst.ComparisonTarget(comparator=right)]):
             few = isinstance(right, cst.Integer) and right.value in ("0", "1")
-            return (_is_size(left) and not few) or _is_size(right) or (_of_size(left) and not _is_size(left))
+            return (is_size(left) and not few) or is_size(right) or (_of_size(left) and not is_size(left))
     return False
 
 
@@ -30,10 +30,11 @@ def _of_size(node: cst.BaseExpression) -> bool:
     """`x.size(0) % world`"""
     if isinstance(node, cst.BinaryOperation):
         return _of_size(node.left) or _of_size(node.right)
-    return _is_size(node)
+    return is_size(node)
 
 
-def _is_size(node: cst.BaseExpression) -> bool:
+def is_size(node: cst.BaseExpression, at: int | None = None) -> bool:
+    """`x.size(0)`, `x.shape[0]`, and the first of what `x.shape` gives."""
     match node:
         case cst.Call(func=cst.Attribute(attr=cst.Name(value="size")), args=[cst.Arg(value=cst.Integer(value="0"))]):
             return True
@@ -42,4 +43,6 @@ def _is_size(node: cst.BaseExpression) -> bool:
             slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer(value="0")))],
         ):
             return True
+        case cst.Attribute(attr=cst.Name(value="shape")) | cst.Call(func=cst.Attribute(attr=cst.Name(value="size"))):
+            return at == 0
     return False

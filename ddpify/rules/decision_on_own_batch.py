@@ -9,6 +9,7 @@ import libcst as cst
 from ddpify.edits import AddHelper, Edit, Surround
 from ddpify.facts import Facts
 from ddpify.facts.chosen import by_chance
+from ddpify.facts.definitions import definitions
 from ddpify.facts.dependencies import bindings, closure, read_names
 from ddpify.facts.endings import is_success
 from ddpify.facts.frames import Event, Frame
@@ -17,7 +18,7 @@ from ddpify.facts.locality import Locality, locality
 from ddpify.facts.own import own_soon
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.signals import comes_by_signal
-from ddpify.facts.sizes import by_key, by_size
+from ddpify.facts.sizes import by_key, by_size, is_size
 from ddpify.facts.values import Scheduler
 from ddpify.facts.work import work
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
@@ -260,7 +261,8 @@ class DecisionOnOwnBatch(Rule):
             for test in (u for u in e.under if isinstance(u, cst.If) and u in inner and id(u) not in done):
                 within = loops[-1].node in set(source.ancestors(test))
                 agreed = self.agrees(facts, test.test, e)
-                own = known.is_local(test.test, e.frame) and not by_size(test.test) and not by_key(test.test)
+                alike = by_size(test.test) or by_key(test.test) or self.of_shape(facts, test.test, e.frame)
+                own = known.is_local(test.test, e.frame) and not alike
                 if within and known.batch_loops(e.loops) and own and not agreed:
                     done.add(id(test))
                     code = source.code(test.test)
@@ -269,6 +271,15 @@ class DecisionOnOwnBatch(Rule):
                     )
                     if facts.editable(source):
                         yield self.finding(source, test, message)
+
+    def of_shape(self, facts: Facts, test: cst.BaseExpression, frame: Frame) -> bool:
+        """`count < args.batch_size` of `count, height, width = x.shape`: samplers give all ranks as many."""
+        match test:
+            case cst.Comparison(left=cst.Name() as left, comparisons=[cst.ComparisonTarget(comparator=right)]):
+                few = isinstance(right, cst.Integer) and right.value in ("0", "1")
+                given = definitions(facts.flow).of(left, frame)
+                return bool(given) and not few and all(is_size(d.node, d.index) for d in given)
+        return False
 
     def agrees(self, facts: Facts, test: cst.BaseExpression, e: Event) -> bool:
         """Whether something that a test reads has been given to a collective, or to a function that makes one."""

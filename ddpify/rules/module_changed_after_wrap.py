@@ -9,9 +9,11 @@ import libcst as cst
 
 from ddpify.edits import AddHelper, AddImport, InsertAfter
 from ddpify.facts import Facts
+from ddpify.facts.beside import instead_of_training
 from ddpify.facts.changes import Change, anchor, find_changes
 from ddpify.facts.contents import modules
-from ddpify.facts.frames import Frame, while_made
+from ddpify.facts.definitions import definitions
+from ddpify.facts.frames import Event, Frame, while_made
 from ddpify.facts.freezing import may_be_frozen
 from ddpify.facts.placing import following, steps
 from ddpify.facts.roles import root
@@ -21,6 +23,7 @@ from ddpify.facts.values import Heap, Wrapped
 from ddpify.facts.wraps import WrapPoint
 from ddpify.rules._base import Bad, Converts, Finding, Good, Rule
 from ddpify.rules._wrapping import device_ids, only_if_trained, sync_batchnorm
+from ddpify.source import dotted
 
 _LOST = "the wrapper averages the gradients of the parameters that it found when it was made"
 
@@ -151,7 +154,11 @@ class ModuleChangedAfterWrap(Rule):
         changes = facts.cached("changes", find_changes)
         if not facts.converting:
             here = [c for c in changes if facts.editable(c.event.frame.source) and not while_made(c.event.frame)]
-            mine = [c for c in here if not c.toggles]  # those are DDP213
+            mine = [
+                c
+                for c in here
+                if not c.toggles and not (_of_copy(facts, c.event) or instead_of_training(facts, c.event))
+            ]  # those are DDP213
             seen = {id(c.event.node): c for c in reversed(mine)}
             for change in reversed(seen.values()):
                 e = change.event
@@ -272,3 +279,12 @@ class ModuleChangedAfterWrap(Rule):
         if "." not in point.target or not isinstance(bound, Heap) or not isinstance(mine, Heap):
             return False
         return bound.site.node is mine.site.node
+
+
+def _of_copy(facts: Facts, e: Event) -> bool:
+    """`probe = deepcopy(model)` and `probe.model.fc = nn.Identity()`: the wrapper that trains keeps its layers."""
+    base: cst.CSTNode = e.node.func if isinstance(e.node, cst.Call) else e.node
+    while isinstance(base, (cst.Attribute, cst.Subscript)):
+        base = base.value
+    given = definitions(facts.flow).of(base, e.frame) if isinstance(base, cst.Name) else []
+    return any(isinstance(d.node, cst.Call) and dotted(d.node.func).endswith("deepcopy") for d in given)
