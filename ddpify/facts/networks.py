@@ -82,7 +82,9 @@ class Networks(Builtins):
                 layers = (Parameters(self.site(node, frame), modules=tuple(owners), part=True),) if owners else ()
                 made.parts.append((*part, *layers))  # net.layer1, *list(net.children())[:-1]
         if name.endswith(_CONTAINERS) and not any(
-            isinstance(o, (Data, Thing, Method)) or (isinstance(o, Dict) and not o.closed) for p in parts for o in p
+            isinstance(o, (Data, Parameters, Thing, Method)) or (isinstance(o, Dict) and not o.closed)
+            for p in parts
+            for o in p
         ):
             made.has_parameters = (
                 any(m.has_parameters for p in (*parts, *made.fields.values()) for m in modules(p))

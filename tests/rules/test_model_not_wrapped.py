@@ -886,3 +886,48 @@ def test_nothing_is_said_of_training_functions_that_are_called() -> None:
     found = convert_bytes(TRAINERS.format(called="small(), wide()").encode())
     assert found.text.count("DDP(") == 3
     assert not [f for f in found.plan.notes if "nothing calls it" in f.message]
+
+
+@pytest.mark.parametrize(
+    "trunk",
+    [
+        "nn.Sequential(*list(resnet.children())[:-2])",
+        "nn.Sequential(*list(resnet.children()))",
+        "nn.Sequential(*resnet.children(), nn.Flatten(2))",
+        "Trunk()",
+        "Trunk(tune=False)",
+    ],
+)
+def test_layers_of_another_model_are_trained_where_they_are_taken_over(trunk: str) -> None:
+    """A trunk without a layer of its own was held to have no parameters, and each rank trained its own."""
+    text = f"""{HEAD}
+import torchvision
+
+class Trunk(nn.Module):
+    def __init__(self, tune=True):
+        super().__init__()
+        resnet = torchvision.models.resnet18()
+        layers = list(resnet.children())[:-2]
+        self.net = nn.Sequential(*layers)
+        for p in self.net.parameters():
+            p.requires_grad = False
+        for child in list(self.net.children())[5:]:
+            for p in child.parameters():
+                p.requires_grad = tune
+
+    def forward(self, x):
+        return self.net(x)
+
+resnet = torchvision.models.resnet18()
+encoder = {trunk}
+decoder = nn.Linear(512, 1)
+optimizers = [torch.optim.Adam(net.parameters()) for net in (encoder, decoder)]
+for x in loader:
+    loss = decoder(encoder(x).mean((2, 3))).mean()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+"""
+    result = convert_bytes(text.encode()).text
+    assert "encoder = DDP(encoder)" in result
+    assert "decoder = DDP(decoder)" in result
