@@ -18,6 +18,7 @@ from ddpify.facts.values import (
     Device,
     Dict,
     Ext,
+    FromForward,
     Func,
     Instance,
     Iteration,
@@ -34,6 +35,8 @@ from ddpify.facts.values import (
     Wrapped,
 )
 
+#: What makes a tensor to be filled.
+_TENSORS = frozenset(f"torch.{name}" for name in ("zeros", "ones", "empty", "full", "zeros_like", "empty_like"))
 #: Attributes of tensors that are tensors of the same samples.
 _SAME = frozenset({"T", "mT", "real", "logits", "loss", "sample", "prev_sample", "last_hidden_state", "pooler_output"})
 
@@ -176,10 +179,30 @@ class Attributes(Fields):
                 for obj in self.expr(base, frame):
                     self.set_item(obj, constants(keys[0]) if len(keys) == 1 else None, value)
                     self.event("store", target, frame, obj, "", value)
+                if isinstance(base, cst.Name):
+                    self.fill(base.value, value, frame)
             case cst.Tuple(elements=elements) | cst.List(elements=elements):
                 self.unpack([e.value for e in elements], value, frame)
             case cst.StarredElement(value=inner):
                 self.bind(inner, value, frame)
+
+    def fill(self, name: str, value: Value, frame: Frame) -> None:
+        """`outputs[t] = decoder(x)`: a tensor that outputs are written into leads back to the models that gave them."""
+        given = origins(value)
+        scope = frame.scope.holder(name)
+        if scope is None or not any(isinstance(o, FromForward) and not o.cut for o in given):
+            return
+        held = scope.names.get(name, ())
+        filled = tuple(
+            replace(o, origins=o.origins | given)
+            if isinstance(o, Data)
+            else Data("tensor", "sample", o.origins | given)
+            if isinstance(o, Thing) and _TENSORS.issuperset(constants(o.fields.get("__name__", ())) or ("",))
+            else o
+            for o in held
+        )
+        if filled != held:
+            scope.names[name] = filled
 
     def set_field(self, obj: Obj, name: str, value: Value) -> None:
         if isinstance(obj, (Instance, Module, Thing, Optimizer, Loader)):

@@ -931,3 +931,59 @@ for x in loader:
     result = convert_bytes(text.encode()).text
     assert "encoder = DDP(encoder)" in result
     assert "decoder = DDP(decoder)" in result
+
+
+@pytest.mark.parametrize(
+    ("made", "step"),
+    [
+        ("torch.zeros(4, 5, 1)", "outs[:, t] = head(state)"),
+        ("torch.empty(5, 4, 1)", "outs[t] = head(state)"),
+        ("torch.zeros(len(x), 5, 1)", "outs[:, t] = head(state)"),
+        ("torch.zeros_like(x[..., :1])", "outs[:, t, :] = head(state)"),
+    ],
+)
+def test_outputs_that_a_loop_writes_into_a_tensor_lead_back_to_the_model(made: str, step: str) -> None:
+    text = f"""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 5, 4)), batch_size=4)
+cell, head = nn.GRUCell(4, 6), nn.Linear(6, 1)
+optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], lr=0.1)
+for (x,) in loader:
+    state, outs = torch.zeros(len(x), 6), {made}
+    for t in range(5):
+        state = cell(x[:, t], state)
+        {step}
+    loss = outs.pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    result = convert_bytes(text.encode()).text
+    assert "head = DDP(head)" in result
+    assert "cell = DDP(cell)" in result
+
+
+def test_outputs_without_gradients_in_a_tensor_lead_back_to_no_model() -> None:
+    text = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4)
+net, teacher = nn.Linear(4, 1), nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for (x,) in loader:
+    wanted = torch.zeros(4, 1)
+    with torch.no_grad():
+        wanted[:] = teacher(x)
+    loss = (net(x) - wanted).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    result = convert_bytes(text.encode()).text
+    assert "net = DDP(net)" in result
+    assert "DDP(teacher)" not in result
