@@ -154,6 +154,10 @@ class Own:
         code = frame.source.code(node)
         if self.has_met(node, frame):
             return False
+        clauses = _comprehended(frame.source, node) if isinstance(node, cst.Name) else []
+        over = [o for c in clauses for o in loaders_in(self.facts.flow.values.get(c.iter, ()))]
+        if clauses and not any(isinstance(o, Loader) for o in over):
+            return any(self.is_own(c.iter, frame, depth - 1) for c in clauses)  # {u: 0 for u in users}, of no other u
         above = set(map(id, frame.source.ancestors(node)))
         found = [d for d in self.definitions.of(node, frame) if id(d.node) not in above]  # x = x.to(device)
         found = reaching(found, node, frame)
@@ -171,8 +175,8 @@ class Own:
         if turns or not self.of_shard(node):
             return any(self.is_own(t, frame, depth - 1) for t in turns)
         loops = self.loops.get(id(frame), []) if isinstance(node, cst.Name) else []
-        over = [e.value for e in loops if isinstance(e.node, cst.For) and node.value in read_names(e.node.target)]
-        loaders = [o for value in over for o in loaders_in(value) if isinstance(o, Loader)]
+        read = [e.value for e in loops if isinstance(e.node, cst.For) and node.value in read_names(e.node.target)]
+        loaders = [o for value in read for o in loaders_in(value) if isinstance(o, Loader)]
         return not loaders or any(map(self.is_shared_out, loaders))  # here, of all that the function is called with
 
     def has_met(self, node: cst.CSTNode, frame: Frame) -> bool:
@@ -250,10 +254,12 @@ def _put_into(e: Event) -> list[cst.BaseExpression]:
 
 def _comprehended(source: Source, node: cst.Name) -> list[cst.CompFor]:
     """The part of a comprehension that gives a name its values: `for v in losses` of `[v for v in losses]`."""
+    inside: list[cst.CSTNode] = [node]
     for above in source.ancestors(node):
+        inside.append(above)
         clause = getattr(above, "for_in", None)
         while isinstance(clause, cst.CompFor):
-            if node.value in read_names(clause.target):
+            if node.value in read_names(clause.target) and clause.iter not in inside:
                 return [clause]
             clause = clause.inner_for_in
     return []

@@ -459,3 +459,49 @@ def test_numbers_of_all_ranks_that_a_comprehension_takes_decide_as_they_are(take
 def test_a_number_of_one_rank_that_a_comprehension_takes_is_rank_0s() -> None:
     done = convert_bytes(STOPPER.replace("{TAKEN}", '{k: v[-1] for k, v in steps.items()}["last"]').encode())
     assert "    if broadcast_value(now > 9):\n" in done.text
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "{u: 2 * held[u] for u in held}",
+        "{u: held[u] for u in sorted(held)}",
+        "dict((u, held[u]) for u in held)",
+        "{k: [u for u in range(v)] for k, v in held.items()}",
+    ],
+)
+def test_a_comprehension_has_names_of_its_own(table: str) -> None:
+    """`u` was held to be the batch of the training loop, in the same file, and the answer one rank's own."""
+    text = f"""
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+held = {{k: k + 1 for k in range(5)}}
+table = {table}
+loader = DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=2)
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+def evaluate(net):
+    hits = []
+    with torch.no_grad():
+        for k in range(5):
+            answer = net(torch.full((1, 4), float(k))).item()
+            hits.append(1 if table[k] and answer > k else 0)
+    return np.mean(hits)
+
+best = 0
+for epoch in range(2):
+    for (u,) in loader:
+        u = u.to("cpu")
+        loss = net(u).mean()
+        loss.backward()
+        optimizer.step()
+    now = evaluate(net)
+    if now > best:
+        best = now
+        torch.save(net.state_dict(), "best.pt")
+"""
+    assert not convert_bytes(text.encode()).plan.left
