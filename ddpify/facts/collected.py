@@ -221,13 +221,16 @@ def holder_of(event: Event) -> cst.BaseExpression | None:
     match event.kind:
         case "method" if event.name in ("append", "extend", "update", "add"):
             # defaultdict(list)["loss"].append(...): what is in there could not be followed
-            loose = isinstance(event.obj, Data) and event.obj.form == "any" and event.name in ("append", "extend")
+            loose = isinstance(event.obj, Data) and event.obj.form == "any" and isinstance(node, cst.Call)
+            func = node.func if isinstance(node, cst.Call) else None
+            entry = isinstance(func, cst.Attribute) and isinstance(func.value, cst.Subscript)
+            loose = loose and (event.name in ("append", "extend") or entry)
             if (loose or isinstance(event.obj, (Seq, Dict, Thing))) and isinstance(node, cst.Call):
                 return node.func.value if isinstance(node.func, cst.Attribute) else None
         case "call" if isinstance(node, cst.Call):
             # meter.update(loss.item(), n) of a class of the project, or meter(loss.item(), n)
             meter = isinstance(event.obj, Func) and isinstance(event.obj.bound, Instance)
-            if meter and event.callee is not None and any(e.kind in ("set", "augment") for e in event.callee.events):
+            if meter and event.callee is not None and _keeps(event.callee):
                 if event.name == "__call__":
                     return node.func
                 return node.func.value if isinstance(node.func, cst.Attribute) else None
@@ -236,6 +239,22 @@ def holder_of(event: Event) -> cst.BaseExpression | None:
         case "augment" if isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Subscript):
             return node.target.value
     return None
+
+
+def _keeps(callee: Frame, depth: int = 2) -> bool:
+    """Whether a method changes its object, or one that it holds: `self.meters[name].update(value)`."""
+    params = callee.func.node.params.params[:1] if callee.func is not None else ()
+    me = {p.name.value for p in params}
+    for e in callee.events:
+        if e.kind in ("set", "augment"):
+            return True
+        held: cst.CSTNode | None = e.node.func if depth and isinstance(e.node, cst.Call) else None
+        while isinstance(held, (cst.Attribute, cst.Subscript)):
+            held = held.value
+        mine = isinstance(held, cst.Name) and held.value in me
+        if mine and e.kind == "call" and e.callee is not None and _keeps(e.callee, depth - 1):
+            return True
+    return False
 
 
 def given_to(event: Event) -> list[cst.BaseExpression]:

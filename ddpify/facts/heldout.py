@@ -74,7 +74,8 @@ def held_out(facts: Facts, loop: LoopFacts) -> HeldOut:
     lists = _lists(facts, loop, inside)
     loader = loader_read(facts, loop)
     rows = grown(facts, loop, inside) if loader else {}
-    found = [m for m in meters(facts, loop) if _is_only_updated(facts, loop, m.target, inside)]
+    held = [m for m in meters(facts, loop) if base_of(m.target) == m.target]
+    found = [m for m in held if _is_only_updated(facts, loop, m.target, inside)]
     used = [m for m in found if read_after(loop, m.target, inside) and _is_of_batches(facts, loop, m.target, inside)]
     if any(_last_is_used(loop, m, inside) for m in used):
         found = used = []

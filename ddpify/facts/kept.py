@@ -51,9 +51,10 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     names = collected(facts, loop, frozenset(name for a in again for name in a.reads))
     ordered = [name for name in batch_lists(facts, loop) if name in names]
     lists = [name for name in mean_lists(facts, loop) if base_of(name) in names and name not in ordered]
-    held = [m for m in meters(facts, loop) if m.target in names]
+    held = [m for m in meters(facts, loop) if base_of(m.target) in names]
     counted = [t for t in counted if t.target not in lists and t.target not in ordered]
-    whole = {*ordered, *holders_of_lists(facts, loop), *(m.target for m in held), *(t.target for t in counted)}
+    whole = {*ordered, *holders_of_lists(facts, loop), *(base_of(m.target) for m in held)}
+    whole |= {t.target for t in counted}
     made = [] if loop.dealt else left_over(facts, loop)
     whole |= {a.name for a in again}
     idle = _fed_elsewhere(facts, loop)
@@ -63,7 +64,7 @@ def kept(facts: Facts, loop: LoopFacts) -> Kept:
     whole |= set(stores)
     rest = [name for name in dict.fromkeys((*names, *made)) if name not in whole and name not in idle]
     lists = [name for name in lists if name not in idle]
-    held = [m for m in held if m.target not in idle]
+    held = [m for m in held if m.target not in idle and base_of(m.target) not in idle]
     counted = [t for t in counted if t.target not in idle]
     return Kept(
         tuple(lists), tuple(held), tuple(counted), tuple(rest), again, tuple(rows), tuple(holes), tuple(ordered)

@@ -15,7 +15,7 @@ from ddpify.facts.dependencies import named, read_names
 from ddpify.facts.frames import Event
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.setup import SetUp, find_setup
-from ddpify.facts.starts import is_number, same_object, start_by_method, start_of
+from ddpify.facts.starts import base_of, fixed_item, is_number, same_object, start_by_method, start_of
 from ddpify.facts.values import Class, Const, Func, Instance, Obj
 from ddpify.source import Source, walk
 
@@ -59,13 +59,20 @@ def meters(facts: Facts, loop: LoopFacts) -> list[Meter]:
         if holder is not None:
             name = loop.source.code(holder)
             calls.setdefault(name, []).append(e)
-            if e.kind != "call" or not named(holder) or same_object(loop.frame, e):
+            kept = named(holder) or fixed_item(facts, holder)
+            if e.kind != "call" or not kept or same_object(loop.frame, e):
                 others.add(name)
     found = [_meter(facts, name, events) for name, events in calls.items() if name not in others]
     known = {m.target for m in found if m is not None}
     if not loop.training:  # whole batches are dealt out: whatever each of them gives, the sum is the same
         found += [_counter(facts, n, events) for n, events in calls.items() if n not in others and n not in known]
-    return [m for m in found if m is not None and _begins(facts, loop, m)]
+    begun = {m.target: m for m in found if m is not None and _begins(facts, loop, m)}
+    # meters["loss"], where all else that gets something of the loop in there is a meter, too
+    return [
+        m
+        for name, m in begun.items()
+        if base_of(name) == name or all(other in begun for other in calls if base_of(other) == base_of(name))
+    ]
 
 
 def _begins(facts: Facts, loop: LoopFacts, meter: Meter) -> bool:

@@ -602,3 +602,65 @@ def test_who_calls_may_divide_by_the_whole_set(tmp_path: Path) -> None:
     text = convert(path).text
     assert "[second] = all_reduce_mean(second)" in text
     assert "[first] = all_reduce_sum(first)" in text
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "end", "gives"),
+    [
+        (
+            "kept = {'loss': Meter(), 'hits': Meter()}",
+            "kept['loss'].update(loss.item(), len(x)); kept['hits'].update(loss.item(), len(x))",
+            "kept['loss'].sum",
+            "    kept['loss'].all_reduce()\n    kept['hits'].all_reduce()\n",
+        ),
+        ("kept = [Meter(), Meter()]", "kept[1].update(loss.item(), len(x))", "kept", "    kept[1].all_reduce()\n"),
+    ],
+)
+def test_meters_in_a_dict_or_list_are_added_up_one_by_one(
+    tmp_path: Path, start: str, step: str, end: str, gives: str
+) -> None:
+    text, notes, left = said(tmp_path, start, step, end)
+    assert gives in text
+    assert "def all_reduce(self):\n        self.sum, self.n = all_reduce_sum(self.sum, self.n)\n" in text
+    assert not notes
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("start", "step"),
+    [
+        # which of them a rank has made goes by its own batches
+        ("kept = defaultdict(Meter)", "kept['loss'].update(loss.item(), len(x))"),
+        ("kept = defaultdict(lambda: Meter())", "kept['loss'].update(loss.item(), len(x))"),
+        (
+            "kept = {'loss': Meter(), 'hits': Meter()}",
+            "for name in kept:\n            kept[name].update(loss.item(), 1)",
+        ),
+        ("kept = {'loss': Meter(), 'last': 0}", "kept['loss'].update(loss.item(), 1); kept['last'] = loss.item()"),
+        ("kept = Meters()", "kept.update('loss', loss.item(), len(x))"),
+    ],
+)
+def test_meters_that_stay_a_rank_s_own_are_named(
+    tmp_path: Path, start: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = """
+class Meters:
+    def __init__(self):
+        self.held = {}
+
+    def __getitem__(self, name):
+        return self.held[name]
+
+    def update(self, name, value, n):
+        if name not in self.held:
+            self.held[name] = Meter()
+        self.held[name].update(value, n)
+
+
+loader ="""
+    monkeypatch.setitem(globals(), "SCRIPT", SCRIPT.replace("\nloader =", several, 1))
+    text, notes, left = said(tmp_path, start, step, "kept['loss']")
+    assert ".all_reduce()" not in text
+    assert len(notes) == 1
+    assert notes[0].startswith("`kept` keeps numbers of each rank's own training batches")
+    assert not left
