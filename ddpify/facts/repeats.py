@@ -96,7 +96,9 @@ def _of_sum(facts: Facts, loop: LoopFacts, a: Accumulator, found: Repeats) -> No
     elif asked or not all(id(n) in inside for n in a.added):
         found.unweighed.append(a.target)
     else:
-        found.added += [n for n in a.added if all(n is not known for known in found.added)]
+        for n in a.added:
+            if all(n is not known for known in found.added):
+                found.added.append(n)
 
 
 def _sums(loop: LoopFacts, node: cst.AugAssign | cst.Assign, target: str) -> bool:

@@ -132,3 +132,37 @@ def test_two_loops_that_call_one_step_are_dealt_out_both() -> None:
     text, _ = converted("total = 0", "total += loss.item()", more)
     assert "in share_with_weights(pairs):" in text
     assert "    for a, b in share_of_rank(reversed(pairs)):" in text
+
+
+def test_a_loop_that_several_phases_run_has_one_weight() -> None:
+    text = """
+import torch
+from torch import nn
+
+x = torch.rand(40, 4)
+batches = [x[i:i + 8] for i in range(0, 40, 8)]
+
+def fit(net, optimizer, epochs=2):
+    for epoch in range(epochs):
+        for phase in ["train", "val"]:
+            if phase == "train":
+                net.train()
+            else:
+                net.eval()
+            total = 0.0
+            for xb in batches:
+                optimizer.zero_grad()
+                with torch.set_grad_enabled(phase == "train"):
+                    loss = net(xb).mean()
+                    if phase == "train":
+                        loss.backward()
+                        optimizer.step()
+                total += loss.item() * xb.size(0)
+            print(phase, total / 40)
+    return net
+
+net = nn.Linear(4, 1)
+net = fit(net, torch.optim.SGD(net.parameters(), lr=0.1), epochs=3)
+"""
+    found = convert_source(Source(Path("train.py"), text.encode()))
+    assert "                total += weight * loss.item() * xb.size(0)\n" in found.text
