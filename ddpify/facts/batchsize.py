@@ -62,8 +62,8 @@ def is_given(facts: Facts, loader: Loader, frame: Frame, node: cst.CSTNode) -> b
     numbers = constants(loader.arguments.get("batch_size", ()))
     if numbers is not None and len(numbers) == 1:
         return constants(facts.flow.values.get(node, ())) == numbers
-    here = _origin(facts, frame, node)
-    return here is not None and here == _origin(facts, loader.site.frame, size)
+    here = origin_of(facts, frame, node)
+    return here is not None and here == origin_of(facts, loader.site.frame, size)
 
 
 def is_named(facts: Facts, loader: Obj, frame: Frame, node: cst.CSTNode) -> bool:
@@ -71,21 +71,21 @@ def is_named(facts: Facts, loader: Obj, frame: Frame, node: cst.CSTNode) -> bool
     known = loader_facts(facts, loader) if isinstance(loader, Loader) else None
     if known is None or known.batch_size is None or not isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)):
         return False
-    here = _origin(facts, frame, node)
-    return here is not None and here == _origin(facts, known.loader.site.frame, known.batch_size)
+    here = origin_of(facts, frame, node)
+    return here is not None and here == origin_of(facts, known.loader.site.frame, known.batch_size)
 
 
-def _origin(facts: Facts, frame: Frame, node: cst.CSTNode | None) -> tuple[object, ...] | None:
+def origin_of(facts: Facts, frame: Frame, node: cst.CSTNode | None) -> tuple[object, ...] | None:
     """Where a number comes from: the statement that bound its name, or the object and its field."""
     match node:
         case cst.Name(value=name) if name in frame.arguments and name not in frame.assigned:
             entry = frame.entries[0] if len(frame.entries) == 1 else None
-            return _origin(facts, entry.frame, frame.arguments[name]) if entry is not None else None
+            return origin_of(facts, entry.frame, frame.arguments[name]) if entry is not None else None
         case cst.Name(value=name):
             holder = frame.scope.holder(name)
             bound = holder.bound_at.get(name) if holder is not None else None
             if isinstance(bound, cst.Assign) and isinstance(bound.value, (cst.Name, cst.Attribute)):
-                return _origin(facts, frame, bound.value)
+                return origin_of(facts, frame, bound.value)
             return (bound, name) if bound is not None else None  # a, b = 1, 2
         case cst.Attribute(value=base, attr=cst.Name(value=field)):
             held = [o for o in facts.flow.values.get(base, ()) if isinstance(o, Heap)]

@@ -30,7 +30,7 @@ def by_whole_set(facts: Facts, loop: LoopFacts, a: Accumulator) -> bool:
     if not isinstance(loop.loader, Loader) or loop.dealt:
         return False
     divisors = [*_divisors(facts, loop, a)]
-    return bool(divisors) and all(_is_whole(facts, loop.loader, d, frame) for d, frame in divisors)
+    return bool(divisors) and all(is_whole(facts, loop.loader, d, frame) for d, frame in divisors)
 
 
 def _divisors(facts: Facts, loop: LoopFacts, a: Accumulator) -> Iterator[tuple[cst.BaseExpression, Frame]]:
@@ -84,7 +84,8 @@ def _counts_the_same(facts: Facts, loader: Loader, divisor: cst.BaseExpression, 
     return bool(asked) and all(any(id(n) in mine for n, _ in _back(facts, at, where)) for at, where in asked)
 
 
-def _is_whole(facts: Facts, loader: Loader, divisor: cst.BaseExpression, frame: Frame) -> bool:
+def is_whole(facts: Facts, loader: Loader, divisor: cst.BaseExpression, frame: Frame) -> bool:
+    """Whether a number counts the samples or the batches of the whole training set."""
     lengths = [o.of for o in origins(facts.flow.values.get(divisor, ())) if isinstance(o, FromLength)]
     trained = {id(o) for o in sets_of(loader.dataset, 4)}
     # sizes[phase]: the length of the set of either phase

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter
+from ddpify.edits import AddHelper, AddImport, Edit, InsertAfter, Replace
 from ddpify.facts import Facts
 from ddpify.facts.kept import kept
 from ddpify.facts.loops import LoopFacts
 from ddpify.facts.meters import METHOD, Meter
+from ddpify.facts.roles import expression_for
 from ddpify.facts.setup import reduce_options
 from ddpify.facts.tallies import Tally
+from ddpify.facts.windows import windows
 from ddpify.rules._base import Finding, Rule
 from ddpify.rules._meters import with_method
 from ddpify.rules._shared import behind_wrapper, mean_helpers
@@ -27,6 +29,7 @@ def kept_numbers(rule: Rule, facts: Facts, loop: LoopFacts, done: set[int]) -> I
         yield _in_order(rule, facts, loop, name)
     for name in found.lists:
         yield _average_list(rule, facts, loop, name)
+        yield from _windows(rule, facts, loop, name)
     yield from _meters(rule, facts, loop, found.meters, done)
     for tally in found.tallies:
         yield _add_up(rule, facts, loop, tally)
@@ -112,6 +115,20 @@ def _average_list(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Findi
         *mean_helpers(facts, loop.source),
         reason=_REASON,
     )
+
+
+def _windows(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Iterator[Finding]:
+    """`losses[-iterations:]`, the part of an epoch: a rank has as many as its loader has batches."""
+    loader = expression_for(loop.loader, loop.frame, facts.flow)
+    for steps in windows(facts, loop, name):
+        yield rule.finding(
+            loop.source,
+            steps,
+            f"`{name}` has fewer entries of an epoch than `{loop.source.code(steps)}`: a rank makes a part of them",
+            *([Replace(loop.source, steps, f"len({loader})")] if loader is not None else []),
+            reason="as many as a rank has in an epoch",
+            left="" if loader is not None else "take as many entries as the training loader has batches",
+        )
 
 
 def _in_order(rule: Rule, facts: Facts, loop: LoopFacts, name: str) -> Finding:

@@ -55,10 +55,10 @@ class MetricNotReduced(Rule):
     `len(dataset) // batch_size`) are added up. What is set before the loop over the epochs and used behind it is
     brought together there. Numbers in dicts, lists and attributes are added up like those in variables, also where
     a method that the loop calls adds to them; counts for each class, a dict of sums by name and an array go over as
-    a whole. A list that gets one batch mean a step is averaged entry by entry, a list of predictions is put
-    together from those of all ranks (`gather_list`). A meter of the script's own (`sum += val * n`, `count += n`,
-    `avg = sum / count`, or arrays that an evaluation counts into) gets a method that adds its sums up. What is not
-    understood is named in the report.
+    a whole. A list that gets one batch mean a step is averaged entry by entry (`losses[-steps:]` of an epoch takes a
+    rank's steps), a list of predictions is put together from those of all ranks (`gather_list`). A meter of the
+    script's own (`sum += val * n`, `count += n`, `avg = sum / count`, or arrays that an evaluation counts into) gets a
+    method that adds its sums up. What is not understood is named in the report.
     """
 
     code = "DDP501"

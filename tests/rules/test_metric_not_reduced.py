@@ -664,3 +664,59 @@ loader ="""
     assert len(notes) == 1
     assert notes[0].startswith("`kept` keeps numbers of each rank's own training batches")
     assert not left
+
+
+EPISODES = """
+import argparse
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+class Episodes:
+    def __init__(self, count, size):
+        self.count, self.size = count, size
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield torch.randperm(40)[: self.size].tolist()
+
+    def __len__(self):
+        return self.count
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--episodes", type=int, default=6)
+parser.add_argument("--window", type=int, default=50)
+opt = parser.parse_args()
+data = TensorDataset(torch.ones(40, 4))
+loader = DataLoader(data, {loader})
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+losses = []
+for epoch in range(2):
+    for (x,) in loader:
+        loss = net(x).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    print(np.mean(losses[-{steps}:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("loader", "steps", "becomes"),
+    [
+        ("batch_sampler=Episodes(opt.episodes, 4)", "opt.episodes", "len(loader)"),
+        ("batch_sampler=Episodes(size=4, count=opt.episodes)", "opt.episodes", "len(loader)"),
+        ("batch_size=4, shuffle=True", "(len(data) // 4)", "(len(loader))"),
+        ("batch_size=4, shuffle=True", "len(loader)", "len(loader)"),
+        ("batch_sampler=Episodes(opt.episodes, 4)", "opt.window", "opt.window"),
+        ("batch_sampler=Episodes(6, 4)", "100", "100"),
+    ],
+)
+def test_an_epochs_part_of_a_list_is_as_long_as_a_ranks_epoch(loader: str, steps: str, becomes: str) -> None:
+    result = convert_source(Source(Path("train.py"), EPISODES.format(loader=loader, steps=steps).encode()))
+    assert "losses[:] = all_reduce_mean(*losses)" in result.text
+    assert f"print(np.mean(losses[-{becomes}:]))" in result.text
+    assert not result.plan.left
